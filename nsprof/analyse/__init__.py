@@ -1,0 +1,1 @@
+"""Numbers: unit costs, categories, deltas, statistics, ledger, causes."""

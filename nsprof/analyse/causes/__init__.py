@@ -1,0 +1,1 @@
+"""Root causes, one small rule file each."""

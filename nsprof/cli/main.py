@@ -1,0 +1,116 @@
+"""The program: a table of verbs, each loaded when called, and one catch for every error.
+
+A verb is a module `nsprof.cli.<module>` with a click command `command`. Only this table is read for `--help`, so
+nothing heavy is imported before a verb runs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from typing import Any
+
+import click
+
+from nsprof import __version__
+from nsprof.errors import NsprofError
+
+#: verb -> (module under nsprof.cli, one line of help, section)
+VERBS: dict[str, tuple[str, str, str]] = {
+    "record": ("record", "Record while a command runs, or watch what already runs.", "Measure"),
+    "bench": ("bench", "Run scenarios in fair order and compare them.", "Measure"),
+    "topo": ("topo", "Build, list and remove the test topologies.", "Measure"),
+    "doctor": ("doctor", "What this machine can and cannot do, found by trying.", "Measure"),
+    "report": ("report", "Cost per function of one profile.", "Read"),
+    "diff": ("diff", "Per-function delta between two profiles or scenarios.", "Read"),
+    "flamegraph": ("flamegraph", "Interactive SVG flame graph, plain or differential.", "Read"),
+    "info": ("info", "What is in a profile.", "Read"),
+}
+
+
+class _Verbs(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module = importlib.import_module(f"nsprof.cli.{VERBS[cmd_name][0]}")
+        command: click.Command = module.command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            import difflib
+
+            near = difflib.get_close_matches(args[0], VERBS, n=1)
+            hint = f" Did you mean '{near[0]}'?" if near else " 'nsprof --help' lists the commands."
+            ctx.fail(f"No such command '{args[0]}'.{hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for section in dict.fromkeys(section for _, _, section in VERBS.values()):
+            rows = [(verb, text) for verb, (_, text, where) in VERBS.items() if where == section]
+            with formatter.section(section):
+                formatter.write_dl(rows)
+
+
+@click.command(
+    cls=_Verbs,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Start with 'nsprof doctor', then 'nsprof record -- COMMAND'. Every verb has its own --help.",
+)
+@click.version_option(__version__, "-V", "--version", prog_name="nsprof")
+@click.option("--debug", is_flag=True, help="Show tracebacks and the verifier's words.")
+@click.pass_context
+def main(ctx: click.Context, debug: bool) -> None:
+    """Tell what a network namespace costs on the Linux datapath, in which kernel function, and why."""
+    ctx.obj = {"debug": debug}
+
+
+def run(argv: list[str] | None = None) -> None:
+    """Entry point of the `nsprof` program; ends the process with the right status."""
+    words = sys.argv[1:] if argv is None else argv
+    debug = "--debug" in words[:2] or bool(os.environ.get("NSPROF_DEBUG"))
+    try:
+        status: Any = main.main(words, prog_name="nsprof", standalone_mode=False)
+        _flush()
+    except click.ClickException as error:
+        error.show()
+        status = 2
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("nsprof: interrupted", err=True)
+        status = 128 + signal.SIGINT
+    except NsprofError as error:
+        if debug:
+            raise
+        _say(error)
+        status = error.exit_code
+    except BrokenPipeError:
+        # The reader of our stdout went away (head, less q): end as other tools do, without a word.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 128 + signal.SIGPIPE
+    except OSError as error:
+        if debug:
+            raise
+        where = f" on {error.filename}" if error.filename else ""
+        click.echo(f"nsprof: {error.strerror or error}{where}", err=True)
+        status = 1
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _flush() -> None:
+    sys.stdout.flush()
+
+
+def _say(error: NsprofError) -> None:
+    click.echo(f"nsprof: {error.message}", err=True)
+    if error.hint:
+        click.echo(f"  hint: {error.hint}", err=True)
+    details = getattr(error, "details", "")
+    if details:
+        click.echo("  (the verifier's words: run again with --debug)", err=True)

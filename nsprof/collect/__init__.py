@@ -1,0 +1,1 @@
+"""Observes a running system: sampler, probes, counters, host snapshot, symbols."""

@@ -1,0 +1,42 @@
+"""What is to be run: topology, workload, and both together.
+
+A Scenario is data; `topology` builds it, `workload` drives it, `collect` observes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["Offloads", "TopologySpec", "WorkloadSpec"]
+
+#: tso, gso, gro, tx (checksum), rx, sg ... -> on/off, as `ethtool -K` names them.
+Offloads = Mapping[str, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class TopologySpec:
+    """One scenario's shape and its knobs.
+
+    `shape` is "host", "device", "veth-route", "veth-bridge", ...; `containers` how many, `family` 4 or 6,
+    `mtu` 0 = the kernel's default, `wire_rate_bps` 0 = unlimited, `host_netns` "own" or "init".
+    """
+
+    shape: str = "host"
+    containers: int = 1
+    family: int = 4
+    mtu: int = 0
+    wire_rate_bps: int = 0
+    offloads: Offloads = field(default_factory=dict)
+    host_netns: str = "own"
+    pin: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSpec:
+    """A traffic generator and its words, e.g. ("netperf", ("-t", "UDP_RR")); `tool` "" is any other command."""
+
+    tool: str
+    argv: tuple[str, ...]
+    duration_s: float = 0.0
+    timeout_s: float = 0.0

@@ -1,0 +1,1 @@
+"""Draws results: terminal tables, flame graphs, pages."""

@@ -1,0 +1,1 @@
+"""Profiles on disk: the .nsprof file, importers and exporters."""

@@ -1,0 +1,1 @@
+"""Other tools' files become profiles; one module a format, detected by content."""

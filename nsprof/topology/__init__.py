@@ -1,0 +1,1 @@
+"""Builds and removes the namespaces, links, addresses and routes of a scenario."""

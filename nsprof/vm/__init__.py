@@ -1,0 +1,1 @@
+"""Boots kernels under QEMU and runs jobs in them."""

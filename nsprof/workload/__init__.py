@@ -1,0 +1,1 @@
+"""Traffic generators: one module each runs it and parses what it says."""
