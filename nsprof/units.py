@@ -9,7 +9,14 @@ from __future__ import annotations
 import math
 import re
 
-__all__ = ["DENOMINATORS", "DENOMINATOR_NOUNS", "format_bytes", "format_count", "format_quantity", "parse_rate"]
+__all__ = [
+    "DENOMINATORS",
+    "DENOMINATOR_NOUNS",
+    "format_bytes",
+    "format_count",
+    "format_quantity",
+    "parse_rate",
+]
 
 #: What a cost may be divided by. Keys of `Run.denominators`. "skb" and "segment" are never the same word: one
 #: skb can carry many MTU-size segments. A KB is 1,024 bytes of payload received, as netperf counts.
@@ -40,7 +47,7 @@ def parse_rate(text: str) -> int:
         raise ValueError(f"not a rate: {text!r} (write 1gbit, 500mbit, ...)")
     number, prefix, binary, _ = match.groups()
     base = 1024 if binary else 1000
-    return round(float(number) * base ** _PREFIX[prefix.lower()])
+    return round(float(number) * float(base) ** _PREFIX[prefix.lower()])
 
 
 def format_quantity(value: float, unit: str = "") -> str:
