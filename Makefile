@@ -1,0 +1,11 @@
+# For developers' comfort only: nothing here is needed to use nsprof or to run its tests.
+.PHONY: setup check test quick format
+
+setup: ; scripts/setup.sh --tests
+check: setup ; scripts/check.sh
+test: ; tests/run.sh
+quick: ; tests/run.sh --quick
+format: setup
+	.venv/bin/ruff check --fix-only -q nsprof tests scripts
+	.venv/bin/ruff format -q nsprof tests scripts
+	git ls-files 'probes/*.c' 'probes/*.h' | xargs -r .venv/bin/clang-format -i

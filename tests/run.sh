@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Installs what the tests need, runs every test that this machine can run, and says which it could not and why.
+#
+#   sudo ./tests/run.sh [--quick] [--no-vm] [--no-check] [--enable-non-free] [-- PYTEST WORDS...]
+#
+# --quick            under 5 minutes: no virtual machines, no slow tests
+# --no-vm            everything but the virtual machines
+# --no-check         leave out linters, types and formats
+# --enable-non-free  add Debian's non-free component, for netperf (CI=true does so too)
+#
+# NSPROF_REQUIRE=root,vm,browser turns the skips of these kinds into failures.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+quick=0 vm=1 check=1 setup=(--tests) words=()
+while [ $# -gt 0 ]; do
+	case $1 in
+	--quick) quick=1 vm=0 ;;
+	--no-vm) vm=0 ;;
+	--no-check) check=0 ;;
+	--enable-non-free) setup+=(--enable-non-free) ;;
+	-h | --help)
+		sed -n '2,13s/^# \{0,1\}//p' "$0"
+		exit 0
+		;;
+	--)
+		shift
+		words=("$@")
+		break
+		;;
+	*)
+		echo "run.sh: unknown option '$1' (see --help)" >&2
+		exit 2
+		;;
+	esac
+	shift
+done
+
+scripts/setup.sh "${setup[@]}"
+
+status=0
+if [ "$check" = 1 ]; then scripts/check.sh || status=1; fi
+
+[ "$(id -u)" = 0 ] || echo "run.sh: not root: tests with namespaces, BPF and real traffic will be skipped" >&2
+select=()
+[ "$quick" = 0 ] || select+=(-m "not slow and not vm and not browser")
+[ "$vm" = 1 ] || select+=(--ignore=tests/vm)
+
+# Cheap and telling things first; the virtual machines last.
+places=(tests/unit tests/root tests/browser tests/vm)
+.venv/bin/python -m pytest -ra "${select[@]}" "${words[@]}" "${places[@]}" || status=$?
+# pytest's summary is the last word, unless the linters have failed.
+[ "$status" = 0 ] || exit "$status"
