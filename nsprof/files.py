@@ -1,0 +1,89 @@
+"""Writing files so that a reader sees the old one or the whole new one, never a half.
+
+For everything nsprof writes for the user: profiles, pictures, exports.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from nsprof.errors import NsprofError
+
+__all__ = ["private_cache", "replacing"]
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str], *, mode: int = 0o600, keep_old: bool = False) -> Iterator[BinaryIO]:
+    """A file object; on leaving the block without an error it takes `path`'s place in one step.
+
+    The data lie in a temporary file beside it with an unpredictable name, are flushed to disk before the rename,
+    and vanish on any error, so a full disk or Ctrl-C leaves the earlier file as it was. Under sudo the file is
+    given to the user who called it. `keep_old` renames an earlier file to `PATH.old` first. What is no regular
+    file (a pipe, /dev/stdout, /dev/null) is written straight.
+
+    Raises NsprofError naming the path when it cannot be written.
+    """
+    target = Path(path)
+    if target.exists() and not target.is_file():
+        if target.is_dir():
+            raise NsprofError(f"{target}: is a directory", "name a file to write")
+        with target.open("wb") as direct:
+            yield cast(BinaryIO, direct)
+        return
+    target = Path(os.path.realpath(target))  # a symbolic link stays one
+    try:
+        fd, temporary = tempfile.mkstemp(prefix=f".{target.name[:40]}.", suffix=".tmp", dir=target.parent)
+    except OSError as error:
+        raise NsprofError(f"{target}: cannot be written: {error.strerror}") from error
+    try:
+        with os.fdopen(fd, "wb") as stream:
+            try:
+                yield cast(BinaryIO, stream)
+                stream.flush()
+                os.fsync(fd)
+            except OSError as error:
+                raise NsprofError(f"{target}: cannot be written: {error.strerror or error}") from error
+            os.fchmod(fd, mode)
+            _give_to_caller(fd)
+        if keep_old and target.exists():
+            target.replace(target.with_name(target.name + ".old"))
+        Path(temporary).replace(target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _give_to_caller(fd: int) -> None:
+    uid = os.environ.get("SUDO_UID", "")
+    if os.geteuid() == 0 and uid.isdigit():
+        gid = os.environ.get("SUDO_GID", "")
+        os.fchown(fd, int(uid), int(gid) if gid.isdigit() else -1)
+
+
+def private_cache(*parts: str) -> Path:
+    """A directory of nsprof's own cache (`NSPROF_CACHE`, else XDG's), made 0700, refused if another user's.
+
+    Root compiles and loads what lies here, so nobody else may be able to write to it.
+    """
+    base = os.environ.get("NSPROF_CACHE")
+    root = Path(base) if base else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nsprof"
+    place = root.joinpath(*parts)
+    try:
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for each in (root, place):
+            state = each.stat()
+            if state.st_uid != os.geteuid():
+                raise NsprofError(
+                    f"{each}: belongs to uid {state.st_uid}, so it cannot be trusted as a cache",
+                    "set NSPROF_CACHE to a directory of your own",
+                )
+            if state.st_mode & 0o022:
+                each.chmod(0o700)
+    except OSError as error:
+        raise NsprofError(f"{place}: no cache directory: {error.strerror}", "set NSPROF_CACHE") from error
+    return place
