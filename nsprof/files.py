@@ -51,11 +51,22 @@ def replacing(path: str | os.PathLike[str], *, mode: int = 0o600, keep_old: bool
             os.fchmod(fd, mode)
             _give_to_caller(fd)
         if keep_old and target.exists():
-            target.replace(target.with_name(target.name + ".old"))
+            _keep(target, temporary)
         Path(temporary).replace(target)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def _keep(target: Path, temporary: str) -> None:
+    """`PATH.old` becomes a second name of the earlier file, so that at no moment there is none."""
+    spare = Path(temporary + ".old")
+    try:
+        os.link(target, spare)
+    except OSError:  # a file system without hard links: a short moment without the file it is, then
+        target.replace(target.with_name(target.name + ".old"))
+    else:
+        spare.replace(target.with_name(target.name + ".old"))
 
 
 def _give_to_caller(fd: int) -> None:
