@@ -32,8 +32,13 @@ def replacing(path: str | os.PathLike[str], *, mode: int = 0o600, keep_old: bool
     if target.exists() and not target.is_file():
         if target.is_dir():
             raise NsprofError(f"{target}: is a directory", "name a file to write")
-        with target.open("wb") as direct:
-            yield cast(BinaryIO, direct)
+        try:
+            with target.open("wb") as direct:
+                yield cast(BinaryIO, direct)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise NsprofError(f"{target}: cannot be written: {error.strerror or error}") from error
         return
     target = Path(os.path.realpath(target))  # a symbolic link stays one
     try:

@@ -63,7 +63,7 @@ def test_a_directory_is_refused_in_words(tmp_path: Path) -> None:
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(NsprofError, match="no/such.*No such file"), replacing(tmp_path / "no/such") as _:
+    with pytest.raises(NsprofError, match=r"no/such.*No such file"), replacing(tmp_path / "no/such") as _:
         pass
 
 
