@@ -1,0 +1,66 @@
+"""Where kernels, package lists and boot images are kept between calls: one private directory."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from nsprof.errors import VmError
+
+__all__ = ["cache_dir", "locked", "new_directory"]
+
+
+def cache_dir() -> Path:
+    """nsprof's cache directory, made if need be and readable by nobody else.
+
+    ${NSPROF_CACHE}, else ${XDG_CACHE_HOME:-~/.cache}/nsprof. Raises VmError when it cannot be made, or belongs to
+    somebody else (a kernel from there would run with the caller's files under it).
+    """
+    chosen = os.environ.get("NSPROF_CACHE")
+    base = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nsprof"
+    base = base.absolute()
+    hint = "set NSPROF_CACHE to a directory of your own"
+    try:
+        base.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = base.stat()
+        if status.st_uid != os.geteuid():
+            raise VmError(f"cache {base} belongs to user {status.st_uid}, not to you", hint)
+        if status.st_mode & 0o077:
+            base.chmod(0o700)
+    except OSError as error:
+        raise VmError(f"cache {base} cannot be used: {error.strerror}", hint) from error
+    return base
+
+
+@contextmanager
+def locked(name: str) -> Iterator[Path]:
+    """One process at a time: others wait until the block ends. Yields the cache directory."""
+    base = cache_dir()
+    with (base / f".{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield base
+
+
+@contextmanager
+def new_directory(target: Path) -> Iterator[Path]:
+    """A fresh directory that becomes `target` when the block ends well and vanishes otherwise.
+
+    So a directory in the cache is complete or not there, whenever the process is killed.
+    """
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for stale in target.parent.glob(f".{target.name}.*.part"):  # of a process that was killed
+        shutil.rmtree(stale, ignore_errors=True)
+    part = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
+    try:
+        yield part
+        if target.exists():
+            shutil.rmtree(target)
+        part.rename(target)
+    finally:
+        if part.exists():
+            shutil.rmtree(part, ignore_errors=True)
