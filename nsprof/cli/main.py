@@ -22,6 +22,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "record": ("record", "Record while a command runs, or watch what already runs.", "Measure"),
     "bench": ("bench", "Run scenarios in fair order and compare them.", "Measure"),
     "topo": ("topo", "Build, list and remove the test topologies.", "Measure"),
+    "vm": ("vm", "Run a command under another kernel, in a virtual machine.", "Measure"),
     "doctor": ("doctor", "What this machine can and cannot do, found by trying.", "Measure"),
     "report": ("report", "Cost per function of one profile.", "Read"),
     "diff": ("diff", "Per-function delta between two profiles or scenarios.", "Read"),

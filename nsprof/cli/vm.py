@@ -1,0 +1,117 @@
+"""`nsprof vm`: run a command under another kernel, with this machine's files."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Literal
+
+import click
+
+Accel = Literal["auto", "tcg", "kvm"]
+
+_KERNEL_HELP = "a bzImage, a directory (make modules_install, dpkg -x), debian:6.1, debian:6.12 or debian:PACKAGE"
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def command() -> None:
+    """Run a command under another kernel, in a virtual machine that has this machine's files.
+
+    The guest sees this machine's root read-only (9p) with a tmpfs above it that dies with it, and no network but
+    lo. It runs with QEMU's TCG, or KVM where a short trial shows that it works.
+    """
+
+
+@command.command()
+@click.option("--kernel", "spec", metavar="SPEC", required=True, help=f"Kernel to boot: {_KERNEL_HELP}.")
+@click.option("--modules", type=click.Path(path_type=Path), metavar="DIR", help="Modules of a bzImage.")
+@click.option("--smp", type=int, default=2, show_default=True, metavar="N", help="CPUs of the guest.")
+@click.option("--memory", default="1536", show_default=True, metavar="M", help="Memory: MB, or with a unit (2G).")
+@click.option("--timeout", "timeout_s", type=float, default=600.0, show_default=True, metavar="S", help="Bound.")
+@click.option("--append", default="", metavar="WORDS", help="More of the kernel's command line.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Bring back what the command writes to /out (seen there at DIR's own path too).",
+)
+@click.option("--accel", type=click.Choice(["auto", "tcg", "kvm"]), default="auto", show_default=True)
+@click.option("-v", "--verbose", is_flag=True, help="Say how long the boot took and how the guest ended.")
+@click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
+def run(
+    *,
+    spec: str,
+    modules: Path | None,
+    smp: int,
+    memory: str,
+    timeout_s: float,
+    append: str,
+    output: Path | None,
+    accel: Accel,
+    verbose: bool,
+    argv: tuple[str, ...],
+) -> None:
+    """Boot a kernel, run COMMAND there as root with this nsprof, bring back what it said and wrote.
+
+    The exit status is the command's own; 125 when the guest did not boot, hung or broke off.
+
+    \b
+    nsprof vm run --kernel debian:6.1 -- uname -r
+    nsprof vm run --kernel debian:6.12 -o results -- nsprof record -o results/p.nsprof -- ping -c 3 127.0.0.1
+    nsprof vm run --kernel debian:6.1 --append lockdown=confidentiality -- nsprof doctor
+    """
+    from nsprof.vm import resolve, run_job
+
+    result = run_job(
+        resolve(spec, modules=modules),
+        argv,
+        smp=smp,
+        memory_mb=_megabytes(memory),
+        timeout_s=timeout_s,
+        append=append,
+        out_dir=output,
+        accel=accel,
+        on_output=_pass_on,
+    )
+    if result.skipped:
+        why = "no plain files" if output else "give -o DIR to have them"
+        click.echo(f"nsprof: left in the guest's /out ({why}): {', '.join(map(repr, result.skipped[:5]))}", err=True)
+    if verbose:
+        words = f"command after {result.boot_s:.1f} s, off after {result.wall_s:.1f} s, {result.accel}"
+        click.echo(f"nsprof: {spec}: {words}, {len(result.files)} files brought back", err=True)
+    sys.exit(result.status)
+
+
+@command.command()
+@click.option("--kernel", "spec", metavar="SPEC", required=True, help="debian:6.1, debian:6.12 or debian:PACKAGE.")
+@click.option("--update", is_flag=True, help="Look for a newer one than the cache has.")
+@click.option("--debug-info", is_flag=True, help="Its vmlinux with debug information too (some hundred MB).")
+def fetch(spec: str, update: bool, debug_info: bool) -> None:
+    """Fetch a Debian kernel into the cache, verified by apt, so that later runs need no network."""
+    from nsprof.errors import UsageError
+    from nsprof.vm import debug_package, fetch_debian
+
+    if not spec.startswith("debian:"):
+        raise UsageError(f"--kernel {spec}: only Debian's kernels can be fetched", "try debian:6.1")
+    kernel = fetch_debian(spec.removeprefix("debian:"), refresh=update)
+    click.echo(f"release  {kernel.release}\nimage    {kernel.image}\nmodules  {kernel.modules}")
+    if debug_info:
+        click.echo(f"vmlinux  {debug_package(kernel)}")
+
+
+def _pass_on(stream: str, data: bytes) -> None:
+    target = sys.stdout.buffer if stream == "stdout" else sys.stderr.buffer
+    target.write(data)
+    target.flush()
+
+
+def _megabytes(text: str) -> int:
+    from nsprof.errors import UsageError
+
+    units = {"": 1, "M": 1, "MB": 1, "G": 1024, "GB": 1024}
+    digits = text.rstrip("MGBmgb")
+    unit = text[len(digits) :].upper()
+    if not digits.isdigit() or unit not in units:
+        raise UsageError(f"--memory {text}: not an amount of memory", "write 1536, 1536M or 2G")
+    return int(digits) * units[unit]
