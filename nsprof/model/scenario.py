@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["Offloads", "TopologySpec", "WorkloadSpec"]
+__all__ = ["Offloads", "Place", "TopologySpec", "WorkloadSpec"]
 
 #: tso, gso, gro, tx (checksum), rx, sg ... -> on/off, as `ethtool -K` names them.
 Offloads = Mapping[str, bool]
@@ -40,3 +40,17 @@ class WorkloadSpec:
     argv: tuple[str, ...]
     duration_s: float = 0.0
     timeout_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a process of a scenario runs: a namespace, its address there, and the CPUs to pin it to (empty: any).
+
+    `role` is "host", "remote" or "container"; `netns_path` can be opened as long as the topology stands.
+    """
+
+    netns_path: str
+    name: str
+    address: str
+    cpus: tuple[int, ...] = ()
+    role: str = ""
