@@ -155,7 +155,7 @@ def _write_job(
         "outpath": str(out_dir.absolute()) if out_dir else "",
         "modules": str(kernel.modules or ""),
         "index": str(index or ""),
-        "keep": "\n".join(sorted(path for path in keep if path.startswith(("/tmp/", "/run/")))),  # noqa: S108
+        "keep": "\n".join(sorted(path for path in keep if path.startswith("/run/"))),
     }
     for name, line in lines.items():
         if "\n" in line and name != "keep":

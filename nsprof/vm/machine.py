@@ -20,6 +20,7 @@ from typing import Literal
 from nsprof.errors import UsageError, VmError
 from nsprof.vm.cache import cache_dir
 from nsprof.vm.kernels import Kernel
+from nsprof.vm.vmlinux import direct_image
 
 __all__ = ["Accel", "Machine", "Share", "accelerator", "qemu_program"]
 
@@ -135,7 +136,7 @@ class Machine:
         return [
             *argv,
             "-kernel",
-            str(self.kernel.image),
+            str(direct_image(self.kernel.image)),
             "-initrd",
             str(self.initramfs),
             "-append",

@@ -45,9 +45,8 @@ mount -t tmpfs -o mode=1777 none /dev/shm
 mount -t devpts none /dev/pts 2>/dev/null
 for each in dev proc sys; do mount --move "/$each" "/new/$each"; done
 mount -t tmpfs -o mode=0755 none /new/run
-mount -t tmpfs -o mode=1777 none /new/tmp
 
-# What lies on the host under /run or /tmp and is needed here (a checkout, a virtual environment) stays visible.
+# /tmp stays the host's under the overlay, since commands often lie there; what is needed of /run comes through too.
 while read -r path; do
     [ -e "/host/$path" ] && mkdir -p "/new/$path" && mount -o bind "/host/$path" "/new/$path"
 done </job/keep
