@@ -1,0 +1,215 @@
+"""Compiling, loading and attaching BPF programs, with every refusal as a ProbeError that names what was refused."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import struct
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from nsprof.collect import bcc_door, btf, headers
+from nsprof.collect.loader_syscall import MapReader, load_program, map_fd
+from nsprof.errors import PreflightError, ProbeError
+
+__all__ = [
+    "PERF_EVENT",
+    "RAW_TRACEPOINT",
+    "TRACING",
+    "Features",
+    "Program",
+    "compile_program",
+    "features",
+    "probes_dir",
+]
+
+# enum bpf_prog_type, include/uapi/linux/bpf.h
+RAW_TRACEPOINT = 17
+PERF_EVENT = 7
+TRACING = 26
+
+#: Struct members that programs read; each becomes `-DOFF_<struct>_<member>=<bytes>` where the kernel has it.
+OFFSETS = (
+    ("bpf_perf_event_data_kern", "event"),
+    ("perf_event", "hw.hrtimer.node.expires"),
+    ("task_struct", "nsproxy"),
+    ("nsproxy", "net_ns"),
+    ("net", "ns.inum"),
+    ("net", "net_cookie"),
+    ("net_device", "nd_net.net"),
+    ("net_device", "ifindex"),
+    ("net_device", "name"),
+    ("sk_buff", "dev"),
+    ("sk_buff", "skb_iif"),
+    ("sk_buff", "sk"),
+    ("napi_struct", "dev"),
+)
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def probes_dir() -> Path:
+    """The directory of the BPF sources: in the checkout, or inside the installed package. Raises PreflightError."""
+    for place in (_PACKAGE / "_probes", _PACKAGE.parent / "probes"):
+        if (place / "include").is_dir():
+            return place
+    raise PreflightError(f"the BPF sources (probes/) are missing beside {_PACKAGE}", "reinstall nsprof")
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What the verifier lets a perf event program do here, found by loading a few instructions."""
+
+    task_btf: bool  # typed pointer to the current task, read by plain loads (Linux 5.11)
+    probe_read: bool  # bpf_probe_read_kernel (not under lockdown=confidentiality)
+
+
+@lru_cache(maxsize=1)
+def features() -> Features:
+    """Tried once a process."""
+    nsproxy = btf.kernel_types().member("task_struct", "nsproxy")
+    load_task = _insn(0x85, imm=158)  # r0 = bpf_get_current_task_btf()
+    load_task += _insn(0x79, dst=1, src=0, off=nsproxy or 0)  # r1 = r0->nsproxy
+    read = _insn(0xBF, dst=1, src=10) + _insn(0x07, dst=1, imm=-8)  # r1 = r10 - 8
+    read += _insn(0xB7, dst=2, imm=8) + _insn(0xB7, dst=3) + _insn(0x85, imm=113)  # bpf_probe_read_kernel(r1, 8, 0)
+    end = _insn(0xB7) + _insn(0x95)  # return 0
+    return Features(task_btf=nsproxy is not None and _accepted(load_task + end), probe_read=_accepted(read + end))
+
+
+def _insn(code: int, *, dst: int = 0, src: int = 0, off: int = 0, imm: int = 0) -> bytes:
+    return struct.pack("<BBhi", code, dst | src << 4, off, imm)
+
+
+def _accepted(code: bytes) -> bool:
+    try:
+        os.close(load_program(code, PERF_EVENT, name="nsprof_try"))
+    except ProbeError:
+        return False
+    return True
+
+
+class Program:
+    """One compiled source file: its functions are loaded by name, its maps opened by name. Close it."""
+
+    def __init__(self, name: str, bpf: Any) -> None:
+        self.name = name
+        self.bpf = bpf
+
+    def load(self, function: str, kind: int) -> int:
+        """Load one function; returns its file descriptor (owned by the Program). Raises ProbeError."""
+        caught: list[str] = []
+        try:
+            with _captured_stderr(caught):
+                fd: int = self.bpf.load_func(function, kind).fd
+        except Exception as error:
+            raise _refused(f"{self.name}:{function}", error, "".join(caught)) from error
+        return fd
+
+    def code(self, function: str) -> bytes:
+        """The function's BPF instructions, for loading in ways that BCC does not know. Raises ProbeError."""
+        try:
+            code: bytes = self.bpf.dump_func(function)
+        except Exception as error:
+            raise ProbeError(f"BPF program {self.name} has no function {function!r}: {error}") from error
+        return code
+
+    def map(self, name: str, key: Any, value: Any, entries: int) -> MapReader:
+        """A reader of the map `name` with numpy dtypes of its key and value."""
+        return MapReader(map_fd(self.bpf, name), key, value, entries)
+
+    def close(self) -> None:
+        """Unload everything. Calling it twice is harmless."""
+        if self.bpf is not None:
+            self.bpf.cleanup()
+            self.bpf = None
+
+
+def compile_program(name: str, defines: Mapping[str, int | str] | None = None) -> Program:
+    """Compile `probes/<name>.c` with `-DKEY=value` for each of `defines`.
+
+    Raises PreflightError where BCC or the kernel's types are missing, ProbeError when the compiler refuses.
+    """
+    bcc = bcc_door.load()
+    tree = headers.header_tree()
+    source = probes_dir() / f"{name}.c"
+    try:
+        text = source.read_bytes()
+    except OSError as error:
+        raise ProbeError(f"BPF source {source}: {error.strerror}") from error
+    flags = ["-Wno-everything", f"-I{probes_dir() / 'include'}", f"-I{tree / 'include'}"]
+    flags += offset_flags(btf.kernel_types())
+    flags += [f"-D{key}={value}" for key, value in (defines or {}).items()]
+    caught: list[str] = []
+    try:
+        with _kernel_source(tree), _captured_stderr(caught):
+            bpf = bcc.BPF(text=text, cflags=flags)
+    except Exception as error:
+        raise _refused(name, error, "".join(caught)) from error
+    return Program(name, bpf)
+
+
+def offset_flags(types: btf.TypeTable) -> list[str]:
+    """The `-DOFF_...` defines of `OFFSETS`; a member that the kernel lacks has none."""
+    found = ((struct, path, types.member(struct, path)) for struct, path in OFFSETS)
+    return [f"-DOFF_{struct}_{path.replace('.', '_')}={at}" for struct, path, at in found if at is not None]
+
+
+def _refused(what: str, error: Exception, words: str) -> ProbeError:
+    lines = [line.rstrip() for line in words.splitlines() if line.strip()]
+    cause = _cause(lines) or str(error).splitlines()[0]
+    if "super-user" in str(error):
+        return ProbeError(f"BPF program {what} was refused: not permitted", "run as root (sudo nsprof ...)")
+    return ProbeError(
+        f"BPF program {what} was refused: {cause}",
+        "nsprof doctor tells what this kernel allows; --debug shows the verifier's words",
+        details="\n".join(lines[-20:]),
+    )
+
+
+_NOISE = re.compile(r"^(processed \d+ insns|max_states|from \d+ to|\d+: |;|R\d+|HINT|bpf: Failed|libbpf: )")
+
+
+def _cause(lines: list[str]) -> str:
+    """The compiler's first error, or the verifier's last complaint."""
+    for line in lines:
+        if ": error: " in line or ": fatal error: " in line:
+            return line.split("error: ", 1)[1]
+    for line in reversed(lines):
+        if not _NOISE.match(line.strip()):
+            return line.strip()
+    return ""
+
+
+@contextlib.contextmanager
+def _kernel_source(tree: Path) -> Iterator[None]:
+    before = os.environ.get("BCC_KERNEL_SOURCE")
+    os.environ["BCC_KERNEL_SOURCE"] = str(tree)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["BCC_KERNEL_SOURCE"]
+        else:
+            os.environ["BCC_KERNEL_SOURCE"] = before
+
+
+@contextlib.contextmanager
+def _captured_stderr(into: list[str]) -> Iterator[None]:
+    """What libbcc, clang and the verifier print on file descriptor 2 within the block goes to `into`."""
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as sink:
+        saved = os.dup(2)
+        try:
+            os.dup2(sink.fileno(), 2)
+            yield
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+            sink.seek(0)
+            into.append(sink.read().decode(errors="replace"))

@@ -1,0 +1,63 @@
+/* What the sampler stores; nsprof/collect/sampler_maps.py mirrors these layouts. */
+#ifndef NSPROF_SAMPLE_H
+#define NSPROF_SAMPLE_H
+
+#define STACK_DEPTH 127 /* kernel.perf_event_max_stack's default */
+
+enum lateness { ON_TIME = 0, SKID = 1, LATENESS_UNKNOWN = 2 };
+
+struct sample_key {
+	u64 kernel_stack; /* hash of its addresses; 0: none */
+	u64 user_stack;
+	u64 task_cookie;
+	u64 hop_cookie;
+	u32 task_ns;
+	u32 hop_ns;
+	u32 hop_ifindex;
+	u32 slice; /* seconds since start */
+	u32 tgid;
+	u32 pid;
+	u16 cpu;
+	u8 event;
+	u8 lateness;
+	u8 hop_direction;
+	u8 hop_depth;
+	u8 user_mode;	/* the tick fell into user mode: no kernel stack is right */
+	u8 stack_state; /* enum stack_state */
+	char comm[16];
+};
+
+enum stack_state { STACK_OK = 0, STACK_UNREADABLE = 1, STACK_NOT_STORED = 2 };
+
+struct sample_value {
+	u64 count;
+	u64 weight; /* sum of the event's sample_period */
+};
+
+struct stack {
+	u64 length; /* addresses, leaf first */
+	u64 address[STACK_DEPTH];
+	u8 code[16]; /* the bytes of kernel text before the leaf address: was it an interrupt
+			enable? */
+};
+
+/* Per event and CPU: everything needed to say what was lost. */
+struct tally {
+	u64 hits; /* times the program ran */
+	u64 weight;
+	u64 map_full;	/* samples that found no room */
+	u64 stack_full; /* stacks that found no room */
+	u64 no_stack;	/* unreadable stacks */
+	u64 late;
+	u64 missed; /* ticks of the timer's grid at which the program did not run */
+	u64 last_due_ns;
+	u64 lateness_log2[32]; /* histogram of lateness, bin i: [2^i, 2^(i+1)) ns */
+};
+
+struct control {
+	u64 start_ns;
+	u64 period_ns[8]; /* by event; 0: not a timer */
+	u64 late_ns;
+};
+
+#endif

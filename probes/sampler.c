@@ -1,0 +1,218 @@
+/* The sampler: one program an event, run at each overflow of a perf event.
+ *
+ * Stacks are keyed by a 64-bit hash of their own addresses and stored once, so that no two share a
+ * slot (a BPF_STACK_TRACE map has one slot a hash and drops what collides). Samples are added up by
+ * their whole key.
+ *
+ * Defines: SAMPLES_MAX, STACKS_MAX; optional USER_STACKS, DIRECT_LOADS, TIMER_READ,
+ * LATENESS_HISTOGRAM, HOP (the table `hops` of hop.c must exist).
+ */
+#include "kernel.h"
+#include "sample.h"
+
+BPF_HASH(samples, struct sample_key, struct sample_value, SAMPLES_MAX);
+BPF_HASH(stacks, u64, struct stack, STACKS_MAX);
+BPF_PERCPU_ARRAY(scratch, struct stack, 1);
+BPF_PERCPU_ARRAY(tallies, struct tally, 8);
+BPF_ARRAY(control, struct control, 1);
+
+#ifdef HOP
+#include "hop.h"
+BPF_TABLE("extern", int, struct hop_cpu, hops, 1);
+#endif
+
+static __always_inline u64 mix(u64 hash, u64 word)
+{
+	hash ^= word;
+	hash *=
+	    0x9fb21c651e98df25ULL; /* odd, high entropy: each step is a bijection of the state */
+	return hash ^ (hash >> 32);
+}
+
+/* Puts the stack into its table unless it is there; returns its key, 0 when it could not be had. */
+static inline u64 stack_key(void *ctx, u64 flags, struct tally *tally, u8 *state)
+{
+	int zero = 0;
+	u64 hash = flags + 1;
+	struct stack *stack = scratch.lookup(&zero);
+
+	if (!stack)
+		return 0;
+	long bytes = bpf_get_stack(ctx, stack->address, sizeof(stack->address), flags);
+	if (bytes <= 0) {
+		*state = STACK_UNREADABLE;
+		return 0;
+	}
+	u32 length = (u32)bytes / sizeof(u64);
+	for (u32 i = 0; i < STACK_DEPTH; i++) {
+		if (i >= length)
+			break;
+		hash = mix(hash, stack->address[i]);
+	}
+	hash |= 1; /* never 0 */
+	stack->length = length;
+	if (stacks.lookup(&hash))
+		return hash;
+#ifdef TIMER_READ
+	__builtin_memset(stack->code, 0, sizeof(stack->code));
+	if (!(flags & BPF_F_USER_STACK))
+		bpf_probe_read_kernel(stack->code, sizeof(stack->code),
+				      (void *)stack->address[0] - sizeof(stack->code));
+#endif
+	if (stacks.update(&hash, stack) != 0) {
+		tally->stack_full++;
+		*state = STACK_NOT_STORED;
+		return 0;
+	}
+	return hash;
+}
+
+/* When this tick was due: the timer's own expiry, which is moved on only after the program has run.
+ */
+static __always_inline u64 due_ns(void *ctx)
+{
+	u64 due = 0;
+#ifdef TIMER_READ
+	void *event = 0;
+
+	probe_read_at(&event, ctx, OFF_bpf_perf_event_data_kern_event);
+	if (event)
+		probe_read_at(&due, event, OFF_perf_event_hw_hrtimer_node_expires);
+#endif
+	return due;
+}
+
+static __always_inline u8 lateness(void *ctx, struct tally *tally, struct control *control,
+				   u32 event, u64 now)
+{
+	u64 period = control->period_ns[event & 7];
+	u64 due;
+
+	if (!period)
+		return ON_TIME; /* a counted event is delivered where it happens */
+	due = due_ns(ctx);
+	if (!due || due > now)
+		return LATENESS_UNKNOWN;
+	if (tally->last_due_ns && due > tally->last_due_ns + period + period / 2)
+		tally->missed += (due - tally->last_due_ns + period / 2) / period - 1;
+	tally->last_due_ns = due;
+#ifdef LATENESS_HISTOGRAM
+	u64 late = now - due;
+	u32 bin = 0;
+	for (u32 i = 0; i < 31; i++)
+		if (late >> (i + 1))
+			bin = i + 1;
+	tally->lateness_log2[bin & 31]++;
+#endif
+	if (now - due > control->late_ns) {
+		tally->late++;
+		return SKID;
+	}
+	return ON_TIME;
+}
+
+static inline int sample(struct bpf_perf_event_data *ctx, u32 event)
+{
+	u64 now = bpf_ktime_get_ns();
+	int zero = 0, index = event;
+	struct tally *tally = tallies.lookup(&index);
+	struct control *control_ = control.lookup(&zero);
+
+	if (!tally || !control_)
+		return 0;
+	u64 weight = ctx->sample_period;
+	u64 ip = PT_REGS_IP(&ctx->regs);
+	tally->hits++;
+	tally->weight += weight;
+
+	struct sample_key key = {};
+	struct netns_id id = {};
+	key.event = event;
+	key.cpu = bpf_get_smp_processor_id();
+	key.slice = (now - control_->start_ns) / 1000000000ULL;
+	key.lateness = lateness(ctx, tally, control_, event, now);
+	u64 both = bpf_get_current_pid_tgid();
+	key.tgid = both >> 32;
+	key.pid = both;
+	bpf_get_current_comm(key.comm, sizeof(key.comm));
+#ifdef DIRECT_LOADS
+	netns_of_task((void *)bpf_get_current_task_btf(), &id);
+#else
+	netns_of_task((void *)bpf_get_current_task(), &id);
+#endif
+	key.task_ns = id.inode;
+	key.task_cookie = id.cookie;
+	key.user_mode = !(ip >> 63);
+	if (!key.user_mode)
+		key.kernel_stack = stack_key(ctx, 0, tally, &key.stack_state);
+	if (key.stack_state == STACK_UNREADABLE)
+		tally->no_stack++;
+#ifdef USER_STACKS
+	if (key.pid) {
+		u8 ignored =
+		    0; /* a task may have no readable user stack; its kernel stack still counts */
+		key.user_stack = stack_key(ctx, BPF_F_USER_STACK, tally, &ignored);
+	}
+#endif
+#ifdef HOP
+	struct hop_cpu *cpu = hops.lookup(&zero);
+	if (cpu)
+		hop_current(cpu, &key);
+#endif
+	struct sample_value *value = samples.lookup(&key);
+	if (!value) {
+		struct sample_value fresh = {};
+		if (samples.insert(&key, &fresh) != 0) {
+			tally->map_full++;
+			return 0;
+		}
+		value = samples.lookup(&key);
+		if (!value) {
+			tally->map_full++;
+			return 0;
+		}
+	}
+	__sync_fetch_and_add(&value->count, 1);
+	__sync_fetch_and_add(&value->weight, weight);
+	return 0;
+}
+
+int on_event_0(struct bpf_perf_event_data *ctx)
+{
+	return sample(ctx, 0);
+}
+
+int on_event_1(struct bpf_perf_event_data *ctx)
+{
+	return sample(ctx, 1);
+}
+
+int on_event_2(struct bpf_perf_event_data *ctx)
+{
+	return sample(ctx, 2);
+}
+
+int on_event_3(struct bpf_perf_event_data *ctx)
+{
+	return sample(ctx, 3);
+}
+
+int on_event_4(struct bpf_perf_event_data *ctx)
+{
+	return sample(ctx, 4);
+}
+
+int on_event_5(struct bpf_perf_event_data *ctx)
+{
+	return sample(ctx, 5);
+}
+
+int on_event_6(struct bpf_perf_event_data *ctx)
+{
+	return sample(ctx, 6);
+}
+
+int on_event_7(struct bpf_perf_event_data *ctx)
+{
+	return sample(ctx, 7);
+}
