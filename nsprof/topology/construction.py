@@ -65,6 +65,8 @@ class Topology:
         self._places(maker)
         self._offloads(maker)
         self._steer()
+        for ns, device in [*self._chain[:4], *self._chain[-2:]]:
+            reach.wait_until_running(ns.path, device, check)
         for client in dict.fromkeys((self.clients[0], self.clients[-1])):
             reach.wait_until_reachable(client.netns_path, self.server_address, check)
         self._facts["build_s"] = round(time.monotonic() - began, 6)

@@ -53,7 +53,8 @@ _REQUEST, _ACK, _DUMP, _CREATE_EXCL, _REPLACE = 0x1, 0x4, 0x300, 0x600, 0x500
 _SOL_NETLINK, _CAP_ACK, _EXT_ACK = 270, 10, 11
 _IFF_UP = 0x1
 _IFA_F_NODAD = 0x02
-_SIOCGIFINDEX = 0x8933
+_IFF_RUNNING = 0x40
+_SIOCGIFFLAGS, _SIOCGIFINDEX = 0x8913, 0x8933
 _TC_H_ROOT = 0xFFFFFFFF
 _BATCH = 64
 
@@ -70,7 +71,8 @@ class _Netkit(nla):  # type: ignore[misc]
         ("IFLA_NETKIT_MODE", "uint32"),
     )
 
-    def peer(self, *_: Any, **__: Any) -> Any:
+    @staticmethod
+    def peer(*_: Any, **__: Any) -> Any:
         """The class that encodes the peer's ifinfomsg and attributes."""
         return ifinfveth
 
@@ -325,6 +327,14 @@ class Rtnl:
         except OSError as error:
             raise TopologyError(f"device {name}: {error.strerror}") from error
         return int(struct.unpack_from("i", answer, 16)[0])
+
+    def running(self, name: str) -> bool:
+        """Whether a device's link is up and its transmit queues are in use (IFF_RUNNING)."""
+        try:
+            answer = fcntl.ioctl(self._socket, _SIOCGIFFLAGS, struct.pack("16sh22x", name.encode(), 0))
+        except OSError as error:
+            raise TopologyError(f"device {name}: {error.strerror}") from error
+        return bool(struct.unpack_from("h", answer, 16)[0] & _IFF_RUNNING)
 
     def send(self, ops: Iterable[Op]) -> None:
         """Do all requests, in order. Raises TopologyError for the first that the kernel refused."""

@@ -17,6 +17,7 @@ __all__ = [
     "Addresses",
     "Names",
     "check_run_id",
+    "check_shape",
     "check_spec",
     "choose_cpus",
     "new_run_id",
@@ -42,14 +43,19 @@ def check_run_id(run_id: str) -> str:
     return run_id
 
 
-def check_spec(spec: TopologySpec, shapes: tuple[str, ...]) -> None:
-    """Refuse what cannot be built. Raises TopologyError naming the value and the limits."""
-    if spec.shape not in shapes:
+def check_shape(shape: str, shapes: tuple[str, ...]) -> None:
+    """Refuse a shape that does not exist. Raises TopologyError naming the nearest and all."""
+    if shape not in shapes:
         import difflib
 
-        near = difflib.get_close_matches(spec.shape, shapes, n=1)
+        near = difflib.get_close_matches(shape, shapes, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise TopologyError(f"no topology {spec.shape!r}", hint + "there are: " + ", ".join(shapes))
+        raise TopologyError(f"no topology {shape!r}", hint + "there are: " + ", ".join(shapes))
+
+
+def check_spec(spec: TopologySpec, shapes: tuple[str, ...]) -> None:
+    """Refuse what cannot be built. Raises TopologyError naming the value and the limits."""
+    check_shape(spec.shape, shapes)
     if not 1 <= spec.containers <= MAX_CONTAINERS:
         raise TopologyError(f"{spec.containers} containers: must be 1 to {MAX_CONTAINERS}")
     if spec.shape == "device" and spec.containers != 1:

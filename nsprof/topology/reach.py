@@ -12,8 +12,9 @@ from collections.abc import Callable
 
 from nsprof.errors import TopologyError
 from nsprof.netns import entered
+from nsprof.topology.netlink import Rtnl, set_link
 
-__all__ = ["wait_until_reachable"]
+__all__ = ["wait_until_reachable", "wait_until_running"]
 
 _ASK_AGAIN_S = 0.02
 
@@ -46,6 +47,23 @@ def wait_until_reachable(netns: str, address: str, check: Callable[[], None], ti
         f"the topology stands, but {address} did not answer from {netns} within {timeout_s:g} s",
         "a firewall in the host namespace (FORWARD policy, br_netfilter) may drop it",
     )
+
+
+def wait_until_running(netns: str, device: str, check: Callable[[], None], timeout_s: float = 2.0) -> None:
+    """Wait until a device's link is up: neighbour requests that are dropped before are repeated only a second later.
+
+    Returns after `timeout_s` at the latest: whether packets pass is for `wait_until_reachable` to say.
+    """
+    until = time.monotonic() + timeout_s
+    with entered(netns):
+        door = Rtnl()
+    with door:
+        while not door.running(device) and time.monotonic() < until:
+            check()
+            time.sleep(0.0005)
+        # The flag comes just before the queues are switched on, both under the rtnl lock: a request that waits for
+        # the lock waits for both.
+        door.send([set_link(device, up=True)])
 
 
 def _echo(kind: int, mark: bytes) -> bytes:

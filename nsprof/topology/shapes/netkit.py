@@ -16,12 +16,12 @@ SHAPE = Shape(
     chain="client -> eth0 ~ v0 (netkit) -> [ip_forward] -> w0 ~ eth0 -> server",
     difference="as veth-route; the pair hands packets over at layer 3, without the backlog queue on the way out",
     drawing="""\
- container c0         host                              remote
-+---------------+      +-------------------------+      +----------------------+
-| client        |      |  ip_forward             |      |               server |
-|   |           |netkit|     +--- route ---+     | wire |                 |    |
-|   +- IP - eth0+~~~~~~+- v0 +             + w0 -+~~~~~~+-- eth0 -- IP ---+    |
-+---------------+      +-------------------------+      +----------------------+""",
+ container c0         host                             remote
++---------------+    +-------------------------+      +----------------------+
+| client        |net-|  ip_forward             |      |               server |
+|   |           |kit |     +--- route ---+     | wire |                 |    |
+|   +- IP - eth0+~~~~+- v0 +             + w0 -+~~~~~~+-- eth0 -- IP ---+    |
++---------------+    +-------------------------+      +----------------------+""",
     make=_make,
     needs=("CONFIG_NET_NS", "CONFIG_VETH", "CONFIG_NETKIT"),
 )

@@ -1,0 +1,169 @@
+"""`nsprof topo`: build topologies that stay, look at them, and remove them."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from typing import Any
+
+import click
+
+from nsprof.errors import UsageError
+
+
+@click.group("topo")
+def command() -> None:
+    """Build, list and remove the test topologies.
+
+    A topology is a host, a remote end, a wire between them, and containers joined to the host in one of several
+    shapes, all in network namespaces of its own. `record` and `bench` build and remove theirs by themselves.
+    """
+
+
+def _offloads(text: str) -> dict[str, bool]:
+    found: dict[str, bool] = {}
+    for word in filter(None, (w.strip() for w in text.split(","))):
+        name, sign, value = word.partition("=")
+        if not sign or value not in ("on", "off"):
+            raise UsageError(f"offload {word!r}: must be NAME=on or NAME=off", "--offload tso=off,gso=off,gro=off")
+        found[name] = value == "on"
+    return found
+
+
+@command.command("up", epilog="Example: sudo nsprof topo up veth-bridge --containers 3 --wire-rate 1gbit")
+@click.argument("shape")
+@click.option("-n", "--containers", default=1, show_default=True, help="How many (1 to 1000).")
+@click.option("--wire-rate", default="", metavar="RATE", help="Limit the wire, e.g. 1gbit.")
+@click.option("--mtu", default=0, help="MTU of the wire and of the containers (0: the kernel's).")
+@click.option("--offload", default="", metavar="LIST", help="tx, rx, sg, tso, gso, gro: tso=off,gro=on,...")
+@click.option("-6", "ipv6", is_flag=True, help="IPv6 instead of IPv4.")
+@click.option(
+    "--host-netns", type=click.Choice(["own", "init"]), default="own", show_default=True, help="Who is the host."
+)
+@click.option("--pin/--no-pin", default=True, show_default=True, help="Keep each side's softirq on its own CPUs.")
+@click.option("--run-id", default=None, help="Its name (default: six random hexadecimal digits).")
+@click.option("--json", "as_json", is_flag=True, help="Print what was built as JSON.")
+def up(shape: str, **options: Any) -> None:
+    """Build a topology of SHAPE and leave it up."""
+    from nsprof.model.scenario import TopologySpec
+    from nsprof.topology import raise_up
+    from nsprof.units import parse_rate
+
+    try:
+        rate = parse_rate(options["wire_rate"]) if options["wire_rate"] else 0
+    except ValueError as error:
+        raise UsageError(f"--wire-rate: {error}") from error
+    spec = TopologySpec(
+        shape,
+        containers=options["containers"],
+        family=6 if options["ipv6"] else 4,
+        mtu=options["mtu"],
+        wire_rate_bps=rate,
+        offloads=_offloads(options["offload"]),
+        host_netns=options["host_netns"],
+        pin=options["pin"],
+    )
+    with _signals():
+        topology = raise_up(spec, options["run_id"])
+    if options["as_json"]:
+        places = [topology.host, topology.server, *topology.clients]
+        found = {p.name: {"netns": p.netns_path, "address": p.address, "cpus": list(p.cpus)} for p in places}
+        click.echo(json.dumps({**topology.describe(), "places": found}, indent=2))
+        return
+    client, server = topology.client, topology.server
+    click.echo(f"{topology.run_id}: {shape}, {topology.shape.chain}")
+    more = f" (and {len(topology.clients) - 1} more)" if len(topology.clients) > 1 else ""
+    click.echo(f"  client  {client.netns_path}  {client.address}{more}")
+    click.echo(f"  server  {server.netns_path}  {topology.server_address}")
+    name = f"nsprof-{topology.run_id}-{client.name}"
+    click.echo(f"  try     ip netns exec {name} ping -c 3 {topology.server_address}")
+    click.echo(f"  record  nsprof record --in {name} -- ping -c 3 {topology.server_address}")
+    click.echo(f"  remove  nsprof topo down {topology.run_id}")
+
+
+def _signals() -> Any:
+    """SIGTERM and SIGHUP become the exception that Ctrl-C is, so that a half-built topology is removed."""
+    import signal
+    from contextlib import contextmanager
+
+    @contextmanager
+    def block() -> Any:
+        def stop(number: int, _: object) -> None:
+            raise SystemExit(128 + number)
+
+        before = {s: signal.signal(s, stop) for s in (signal.SIGTERM, signal.SIGHUP)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    return block()
+
+
+@command.command("down")
+@click.argument("run_ids", metavar="RUN_ID...", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="All that were left up (none that is in use).")
+def down_(run_ids: tuple[str, ...], everything: bool) -> None:
+    """Remove topologies that were left up."""
+    from nsprof.topology import down, listing
+
+    if bool(run_ids) == everything:
+        raise UsageError("give either run ids or --all", "nsprof topo list")
+    words = [r["run_id"] for r in listing() if r["condition"] == "up"] if everything else run_ids
+    for run_id in dict.fromkeys(words):
+        down(run_id)
+        click.echo(f"{run_id}: removed", err=True)
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def list_(as_json: bool) -> None:
+    """All topologies of this machine: up, in use, or left over by a killed nsprof."""
+    from nsprof.topology import listing
+
+    rows = listing()
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+        return
+    if not rows:
+        click.echo("no topology is up", err=True)
+        return
+    line = "{:<9} {:<18} {:<9} {:>10} {:>8}  {}"
+    click.echo(line.format("RUN", "SHAPE", "STATE", "CONTAINERS", "PID", "SINCE"))
+    for row in rows:
+        pid = row["pid"] if row["condition"] == "in use" else "-"
+        words = (row["run_id"], row["shape"] or "?", row["condition"], row["containers"], pid, row["created"] or "?")
+        click.echo(line.format(*words))
+
+
+@command.command("clean")
+def clean_() -> None:
+    """Remove what a killed nsprof left behind; nothing that is up or in use."""
+    from nsprof.topology import clean
+
+    removed = clean()
+    for run_id in removed:
+        click.echo(f"{run_id}: removed", err=True)
+    if not removed:
+        click.echo("nothing was left behind", err=True)
+
+
+@command.command("show")
+@click.argument("shape", required=False)
+def show(shape: str | None) -> None:
+    """Draw SHAPE, or all shapes: the chain of devices and the difference from "host"."""
+    from nsprof.topology import SHAPES
+    from nsprof.topology.plan import check_shape
+    from nsprof.topology.shapes import get
+
+    if shape is not None:
+        check_shape(shape, SHAPES)
+    for name in SHAPES if shape is None else (shape,):
+        one = get(name)
+        click.echo(click.style(name, bold=True) if sys.stdout.isatty() else name)
+        for title, text in (("chain", one.chain), ("difference", one.difference), ("kernel", ", ".join(one.needs))):
+            click.echo(textwrap.fill(text, 79, initial_indent=f"  {title:<12}", subsequent_indent=" " * 14))
+        click.echo()
+        click.echo("\n".join("  " + line for line in one.drawing.splitlines()) + "\n")
