@@ -3,38 +3,20 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from nsprof.errors import VmError
+from nsprof.files import private_cache
 
 __all__ = ["cache_dir", "locked", "new_directory"]
 
 
 def cache_dir() -> Path:
-    """nsprof's cache directory, made if need be and readable by nobody else.
-
-    ${NSPROF_CACHE}, else ${XDG_CACHE_HOME:-~/.cache}/nsprof. Raises VmError when it cannot be made, or belongs to
-    somebody else (a kernel from there would run with the caller's files under it).
-    """
-    chosen = os.environ.get("NSPROF_CACHE")
-    base = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nsprof"
-    base = base.absolute()
-    hint = "set NSPROF_CACHE to a directory of your own"
-    try:
-        base.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = base.stat()
-        if status.st_uid != os.geteuid():
-            raise VmError(f"cache {base} belongs to user {status.st_uid}, not to you", hint)
-        if status.st_mode & 0o077:
-            base.chmod(0o700)
-    except OSError as error:
-        raise VmError(f"cache {base} cannot be used: {error.strerror}", hint) from error
-    return base
+    """nsprof's cache directory (files.private_cache): a kernel from there runs with the caller's files under it."""
+    return private_cache()
 
 
 @contextmanager

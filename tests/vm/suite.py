@@ -1,0 +1,94 @@
+"""The guest's tests as seen from the host: which there are, and how they fared under a kernel.
+
+Each kernel is booted once a session; the guest runs pytest over tests/vm/guest and writes one line a test.
+Files named test_lockdown_* run in a boot with lockdown=confidentiality, the others in a plain one.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+import os
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nsprof.errors import NsprofError
+from nsprof.vm import resolve, run_job
+from tests.support import REPO
+
+GUEST = REPO / "tests" / "vm" / "guest"
+#: name -> (kernel, more of its command line, files)
+BOOTS = {
+    "6.1": ("debian:6.1", "", "test_[!l]*.py"),
+    "6.12": ("debian:6.12", "", "test_[!l]*.py"),
+    "6.12-lockdown": ("debian:6.12", "lockdown=confidentiality", "test_lockdown_*.py"),
+}
+
+
+@dataclass
+class Report:
+    """Results of one boot: per test function its cases, and how the guest itself ended."""
+
+    cases: dict[str, list[dict[str, str]]] = field(default_factory=dict)
+    boot_s: float = 0.0
+    wall_s: float = 0.0
+    said: str = ""
+    broke_off: str = ""
+
+
+@functools.cache
+def guest_tests(boot: str) -> tuple[str, ...]:
+    """`file.py::function` of every test that the boot runs, read from the source (the host imports none)."""
+    found = []
+    for path in sorted(GUEST.glob(BOOTS[boot][2])):
+        tree = ast.parse(path.read_text())
+        found += [
+            f"{path.name}::{node.name}"
+            for node in tree.body
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+        ]
+    return tuple(found)
+
+
+_reports: dict[str, Report] = {}
+
+
+def report(boot: str, wanted: tuple[str, ...]) -> Report:
+    """The boot's report, from the first call on; `wanted` are the tests that this session asks for."""
+    if boot not in _reports:
+        _reports[boot] = _run(boot, wanted)
+    return _reports[boot]
+
+
+def _run(boot: str, wanted: tuple[str, ...]) -> Report:
+    spec, append, _ = BOOTS[boot]
+    paths = [f"tests/vm/guest/{test}" for test in wanted]
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout=240", *paths]
+    done = Report()
+    with tempfile.TemporaryDirectory() as place:
+        out = Path(place)
+        try:
+            result = run_job(
+                resolve(spec),
+                argv,
+                append=append,
+                out_dir=out,
+                cwd=REPO,
+                memory_mb=2048,
+                timeout_s=float(os.environ.get("NSPROF_VM_TIMEOUT", "420")),
+                env={"PYTHONDONTWRITEBYTECODE": "1"},
+            )
+            done.boot_s, done.wall_s = result.boot_s, result.wall_s
+            done.said = result.stdout[-6000:] + result.stderr[-3000:]
+        except NsprofError as error:
+            done.broke_off = str(error)
+        results = out / "results.jsonl"
+        for line in results.read_text().splitlines() if results.exists() else ():
+            case = json.loads(line)
+            file, _, function = case["test"].partition("::")
+            name = f"{Path(file).name}::{function.partition('[')[0]}"
+            done.cases.setdefault(name, []).append(case)
+    return done
