@@ -19,7 +19,16 @@ from nsprof.render.flamegraph_data import FrameTable, view_data
 from nsprof.render.flamegraph_layout import NARROW, SIZE_BY, Drawing, fold, layout
 from nsprof.render.flamegraph_text import clean, cost_text, delta_text, escape, percent, script_json
 
-__all__ = ["GONE_PATTERN", "FlameOptions", "asset", "fold_note", "measure_per", "render_svg", "summary"]
+__all__ = [
+    "GONE_PATTERN",
+    "FlameOptions",
+    "asset",
+    "fold_note",
+    "legend_html",
+    "measure_per",
+    "render_svg",
+    "summary",
+]
 
 ROW = 17  # pixels a frame, its gap included
 CHAR = 7.23  # width of a character of the 12 px monospace label font
@@ -167,7 +176,7 @@ def _legend_items(tree: FlameTree) -> list[tuple[str, str]]:
         if kind not in kinds or (tree.differential and kind not in STRIPES):
             continue
         fill = rgb(*HUES[kind], 0.5) if not tree.differential else rgb(MIDDLE, MIDDLE, 0)
-        stripe = f'<rect y="9" width="22" height="3" fill="{STRIPES[kind]}"/>' if kind in STRIPES else ""
+        stripe = f'<rect width="22" height="2.5" fill="{STRIPES[kind]}"/>' if kind in STRIPES else ""
         items.append((box(fill, stripe), name))
     if NARROW in kinds:
         items.append((box(rgb(*HUES[NARROW], 0)), "narrower frames"))
@@ -187,6 +196,16 @@ def _legend(tree: FlameTree, width: int, y: int) -> tuple[str, int]:
         )
         x += need
     return "".join(parts), y + 22
+
+
+def legend_html(tree: FlameTree) -> str:
+    """The legend for a page: the same swatches as in the file, as HTML."""
+    parts = []
+    for swatch, words in _legend_items(tree):
+        wide = 110 if "110" in swatch else 22
+        picture = f'<svg width="{wide}" height="12" aria-hidden="true">{swatch}</svg>'
+        parts.append(f'<span class="item">{picture} {escape(words)}</span>')
+    return "".join(parts)
 
 
 def _fit(name: str, width: float) -> str:
@@ -235,9 +254,7 @@ def _frames(drawing: Drawing, options: FlameOptions, top: int) -> str:
         if drawing.added[row] and kind != NARROW and width > 6:
             parts.append(f'<rect x="{x:.2f}" y="{y}" width="3" height="{ROW - 1}" class="added"/>')
         if kind in STRIPES and width > 2:
-            parts.append(
-                f'<rect x="{x:.2f}" y="{y + ROW - 4}" width="{shown:.2f}" height="3" fill="{STRIPES[kind]}"/>'
-            )
+            parts.append(f'<rect x="{x:.2f}" y="{y}" width="{shown:.2f}" height="2.5" fill="{STRIPES[kind]}"/>')
         label = _fit(name, width)
         if label:
             narrow = " narrow" if kind == NARROW else ""

@@ -223,10 +223,10 @@ const NsprofFlame = (function () {
         into.appendChild(make(SVG, "rect", { x: x.toFixed(2), y: y, width: 3, height: ROW - 1, class: "added", "pointer-events": "none" }));
       }
       if (STRIPE[kind] && w > 2) {
-        into.appendChild(make(SVG, "rect", { x: x.toFixed(2), y: y + ROW - 4, width: shown.toFixed(2), height: 3, fill: STRIPE[kind], "pointer-events": "none" }));
+        into.appendChild(make(SVG, "rect", { x: x.toFixed(2), y: y, width: shown.toFixed(2), height: 2.5, fill: STRIPE[kind], "pointer-events": "none" }));
       }
       const label = fit(this.frames.name[f], w);
-      if (label) into.appendChild(make(SVG, "text", { x: (x + 4).toFixed(2), y: y + 12, class: kind === NARROW ? "name narrow" : "name" }, label));
+      if (label) into.appendChild(make(SVG, "text", { x: (x + 4).toFixed(2), y: y + 12, class: "name" + (kind === NARROW ? " narrow" : "") + (this.hits && !hit ? " dim" : "") }, label));
     }
 
     mark() {
@@ -326,7 +326,7 @@ const NsprofFlame = (function () {
       const button = h("button", { type: "button" }, "Reset");
       button.addEventListener("click", () => this.reset());
       box.appendChild(button);
-      this.found = h("output", { "aria-live": "polite" });
+      this.found = h("output", { "aria-live": "polite", class: "found" });
       box.appendChild(this.found);
     }
     setView(k) {

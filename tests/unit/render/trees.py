@@ -40,7 +40,14 @@ def tree_of(
                 module, _, name = name.rpartition("`")
                 known[at, frame] = len(nodes)
                 nodes.append(
-                    [strings.setdefault(name, len(strings)), strings.setdefault(module, len(strings)), kind, at, 0.0, 0.0]
+                    [
+                        strings.setdefault(name, len(strings)),
+                        strings.setdefault(module, len(strings)),
+                        kind,
+                        at,
+                        0.0,
+                        0.0,
+                    ]
                 )
             at = known[at, frame]
         nodes[at][4] += new
@@ -65,9 +72,31 @@ def tree_of(
     )
 
 
-SYSCALL = ("u:netperf`send_udp_rr", "entry_SYSCALL_64_after_hwframe", "do_syscall_64", "__x64_sys_sendto", "__sys_sendto")
-SEND = (*SYSCALL, "sock_sendmsg", "udp_sendmsg", "udp_send_skb", "ip_send_skb", "ip_output", "ip_finish_output2", "__dev_queue_xmit")
-SOFT = ("do_softirq", "__do_softirq", "net_rx_action", "__napi_poll", "process_backlog", "__netif_receive_skb_one_core")
+SYSCALL = (
+    "u:netperf`send_udp_rr",
+    "entry_SYSCALL_64_after_hwframe",
+    "do_syscall_64",
+    "__x64_sys_sendto",
+    "__sys_sendto",
+)
+SEND = (
+    *SYSCALL,
+    "sock_sendmsg",
+    "udp_sendmsg",
+    "udp_send_skb",
+    "ip_send_skb",
+    "ip_output",
+    "ip_finish_output2",
+    "__dev_queue_xmit",
+)
+SOFT = (
+    "do_softirq",
+    "__do_softirq",
+    "net_rx_action",
+    "__napi_poll",
+    "process_backlog",
+    "__netif_receive_skb_one_core",
+)
 
 
 def datapath() -> list[Row]:
@@ -83,12 +112,37 @@ def datapath() -> list[Row]:
         ((*SYSCALL, *SOFT, "ip_rcv", "udp_rcv", "sock_def_readable"), 700, 690),
         ((*SYSCALL, *SOFT, "ip_rcv", "udp_rcv"), 210, 190),
         ((*SYSCALL, *SOFT, "__netif_receive_skb_core", "bridge`br_handle_frame", "br_handle_frame_finish"), 340, 0),
-        ((*SYSCALL, *SOFT, "__netif_receive_skb_core", "bridge`br_handle_frame", "br_forward", "dev_queue_xmit"), 260, 0),
+        (
+            (*SYSCALL, *SOFT, "__netif_receive_skb_core", "bridge`br_handle_frame", "br_forward", "dev_queue_xmit"),
+            260,
+            0,
+        ),
         ((*SYSCALL, *SOFT, "__netif_receive_skb_core", "bridge`br_handle_frame", "fdb_find_rcu"), 180, 0),
         ((*SYSCALL, *SOFT, "b:bpf_prog_6deef7357e7b4530_sd_fw_ingress"), 60, 0),
         ((*SYSCALL, *SOFT, "p:bpf_prog_nsprof_sample"), 12, 11),
-        (("u:netperf`recv_udp_rr", "entry_SYSCALL_64_after_hwframe", "do_syscall_64", "__x64_sys_recvfrom", "schedule", "__schedule"), 400, 410),
-        (("u:netperf`recv_udp_rr", "entry_SYSCALL_64_after_hwframe", "do_syscall_64", "__x64_sys_recvfrom", "udp_recvmsg"), 180, 178),
+        (
+            (
+                "u:netperf`recv_udp_rr",
+                "entry_SYSCALL_64_after_hwframe",
+                "do_syscall_64",
+                "__x64_sys_recvfrom",
+                "schedule",
+                "__schedule",
+            ),
+            400,
+            410,
+        ),
+        (
+            (
+                "u:netperf`recv_udp_rr",
+                "entry_SYSCALL_64_after_hwframe",
+                "do_syscall_64",
+                "__x64_sys_recvfrom",
+                "udp_recvmsg",
+            ),
+            180,
+            178,
+        ),
     ]
 
 

@@ -1,0 +1,277 @@
+"""The sections of the report page as HTML. Words from outside go through `escape`; no inline style or script."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from nsprof.model.results import CostReport, DeltaRow, DiffReport, Interval, ScenarioRow, ScenarioTable
+from nsprof.render.flamegraph_text import clean, cost_text, delta_text, escape, percent
+from nsprof.render.page_charts import run_points, topology, value_text, waterfall
+from nsprof.render.page_model import Card, Facts, LedgerEntry, PageContent
+
+__all__ = [
+    "cards",
+    "categories",
+    "facts",
+    "headline",
+    "ledger",
+    "runs",
+    "scenario_table",
+    "section",
+    "table",
+    "topology_section",
+]
+
+
+def section(name: str, title: str, body: str, note: str = "") -> str:
+    """One section with its heading; "" without a body."""
+    if not body:
+        return ""
+    extra = f'<p class="note">{escape(note)}</p>' if note else ""
+    head = f'<section id="{name}" aria-labelledby="h-{name}"><h2 id="h-{name}">{escape(title)}</h2>'
+    return f"{head}{extra}{body}</section>"
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, caption: str, numeric: Sequence[int] = ()) -> str:
+    """A table of escaped cells, the first column its row heads; every table can be copied as Markdown."""
+    right = set(numeric)
+
+    def cell(n: int, words: str) -> str:
+        if n == 0:
+            return f'<th scope="row"><bdi>{escape(words)}</bdi></th>'
+        return f'<td class="num">{escape(words)}</td>' if n in right else f"<td><bdi>{escape(words)}</bdi></td>"
+
+    head = "".join(
+        f'<th scope="col"{" class=num" if n in right else ""}>{escape(h)}</th>' for n, h in enumerate(heads)
+    )
+    body = "".join("<tr>" + "".join(cell(n, c) for n, c in enumerate(row)) + "</tr>" for row in rows)
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table class="plain">'
+        f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _interval(interval: Interval | None, unit: str) -> str:
+    if interval is None:
+        return ""
+    return f"[{delta_text(interval.low, unit)}, {delta_text(interval.high, unit)}]"
+
+
+# ---- what a manager reads ------------------------------------------------------------------------------------------
+
+
+def _shares(diff: DiffReport) -> str:
+    """ ", of which 46 % is bridge" - only where one part goes the way of the whole and is a good piece of it."""
+    total = diff.total.delta
+    same = [r for r in diff.categories if r.delta * total > 0 and r.verdict != "~"]
+    if not same or total == 0:
+        return ""
+    same.sort(key=lambda r: -abs(r.delta))
+    parts = [f"{100 * r.delta / total:.0f} % is {r.name}" for r in same[:2] if abs(r.delta) >= 0.1 * abs(total)]
+    return ", of which " + " and ".join(parts) if parts else ""
+
+
+def _verdict_words(diff: DiffReport) -> str:
+    total = diff.total
+    runs = f"{diff.runs_base} and {diff.runs_new} runs"
+    if min(diff.runs_base, diff.runs_new) < 2:
+        return "One run a side: whether this is more than noise cannot be said."
+    level = f"{100 * total.interval.level:.0f} % interval" if total.interval else "interval"
+    spread = f", {level} {_interval(total.interval, diff.measure.unit)}" if total.interval else ""
+    if math.isfinite(total.p):
+        spread += f", p = {total.p:.2g}"
+    if total.verdict == "~":
+        return f"No significant change ({runs}{spread})."
+    if total.verdict:
+        return f"A significant change ({runs}{spread})."
+    return f"{runs[0].upper()}{runs[1:]}{spread}."
+
+
+def headline(content: PageContent) -> tuple[str, str]:
+    """The sentence at the top and the line below it."""
+    diff, report = content.diff, content.report
+    if diff is not None:
+        unit, per, total = diff.measure.unit, diff.measure.per, diff.total
+        each = f"each {per} costs" if per else "the total is"
+        if total.verdict == "~":
+            lead = f"{clean(diff.new_title)} against {clean(diff.base_title)}: no significant difference"
+            lead += f" ({delta_text(total.delta, unit, per)})."
+        elif total.base > 0:
+            lead = f"In {clean(diff.new_title)} {each} {total.new / total.base:.2f}x what it costs in "
+            lead += f"{clean(diff.base_title)}: "
+            lead += f"{delta_text(total.delta, unit, per)}{clean(_shares(diff))}."
+        else:
+            lead = f"In {clean(diff.new_title)} {each} {cost_text(total.new, unit, per)}; the baseline has no cost."
+        return lead, _verdict_words(diff)
+    if report is None:
+        return clean(content.title), ""
+    unit, per = report.measure.unit, report.measure.per
+    each = f"Each {per} costs" if per else "The total is"
+    top = [c for c in sorted(report.categories, key=lambda c: -c.share)[:2] if c.share > 0]
+    parts = " and ".join(f"{percent(c.share, 0)} {c.name}" for c in top)
+    lead = f"{each} {cost_text(report.total, unit, per)}" + (f", of which {clean(parts)}." if parts else ".")
+    return (
+        lead,
+        f"{report.runs} run{'s' if report.runs != 1 else ''}, {report.samples:,} samples; no baseline was given.",
+    )
+
+
+# ---- document 000 --------------------------------------------------------------------------------------------------
+
+
+def _change(value: float, row: ScenarioRow) -> str:
+    return "baseline" if row.is_baseline else "-" if not math.isfinite(value) else f"{value:+.1f} %"
+
+
+def scenario_table(scenarios: ScenarioTable) -> str:
+    """CPU usage / overhead, throughput / changed, unit cost / changed, and the observation of each scenario."""
+    kernels = len({r.kernel for r in scenarios.rows}) > 1
+    heads = ["Scenario", *(["Kernel"] if kernels else []), "CPU usage", "overhead", "Throughput", "changed"]
+    heads += ["Unit cost", "changed", "Drops", "Retransmits", "Runs", "Observation"]
+    rows = []
+    for r in scenarios.rows:
+        row = [r.scenario, *([r.kernel] if kernels else [])]
+        row += [f"{r.cpu_pct:.2f} %" if math.isfinite(r.cpu_pct) else "-", _change(r.cpu_change_pct, r)]
+        row += [value_text(r.throughput, r.throughput_unit), _change(r.throughput_change_pct, r)]
+        row += [value_text(r.unit_cost, r.unit_cost_label), _change(r.unit_cost_change_pct, r)]
+        row += [f"{r.drops:,.0f}", f"{r.retransmits:,.0f}", str(r.runs), r.observation]
+        rows.append(row)
+    numeric = range(2 if kernels else 1, len(heads) - 1)
+    out = _alarms(scenarios.alarms) + table(heads, rows, caption=scenarios.title or "Scenarios", numeric=numeric)
+    return out + "".join(f'<p class="note">{escape(n)}</p>' for n in scenarios.notes)
+
+
+def _alarms(lines: Iterable[str]) -> str:
+    return "".join(f'<p class="alarm" role="alert">{escape(line)}</p>' for line in lines)
+
+
+def warnings(content: PageContent) -> str:
+    """Alarms of the report and warnings of the comparison."""
+    lines = [*(content.report.alarms if content.report else ()), *(content.diff.warnings if content.diff else ())]
+    return _alarms(dict.fromkeys(lines))
+
+
+# ---- the rest ------------------------------------------------------------------------------------------------------
+
+
+def cards(rows: Sequence[Card]) -> str:
+    """Findings, each with its lines of evidence."""
+    return "".join(
+        f'<article class="card"><h3>{escape(c.title)}</h3>'
+        + "".join(f"<p>{escape(x)}</p>" for x in c.lines)
+        + "</article>"
+        for c in rows
+    )
+
+
+def _delta_rows(rows: Iterable[DeltaRow], unit: str) -> list[list[str]]:
+    return [
+        [
+            r.name,
+            cost_text(r.base, unit),
+            cost_text(r.new, unit),
+            delta_text(r.delta, unit),
+            _interval(r.interval, unit),
+            f"{r.q:.2g}" if math.isfinite(r.q) else "-",
+            r.verdict or r.status or "",
+        ]
+        for r in rows
+    ]
+
+
+def categories(diff: DiffReport | None, report: CostReport | None) -> str:
+    """The waterfall with its table, or the plain table of one side."""
+    if diff is not None:
+        measure = diff.measure
+        heads = ["Category", diff.base_title, diff.new_title, f"delta ({measure.label})", "interval", "q", "verdict"]
+        rows = _delta_rows(diff.categories, measure.unit)
+        rows += _delta_rows([diff.total], measure.unit)
+        if diff.not_attributed:
+            rows.insert(-1, ["not attributed", "", "", delta_text(diff.not_attributed, measure.unit), "", "", ""])
+        listed = table(heads, rows, caption="Change by datapath category", numeric=range(1, 6))
+        return f"<figure>{waterfall(diff)}</figure><details><summary>The same as a table</summary>{listed}</details>"
+    if report is None:
+        return ""
+    unit, per = report.measure.unit, report.measure.per
+    rows = [[c.name, cost_text(c.cost, unit, per), percent(c.share), f"{c.samples:,}"] for c in report.categories]
+    return table(
+        ["Category", "cost", "share", "samples"], rows, caption="Cost by datapath category", numeric=(1, 2, 3)
+    )
+
+
+def ledger(entries: Sequence[LedgerEntry], per: str) -> str:
+    """Copies, checksums, segments, fragments and drops per unit, both sides."""
+    if not entries:
+        return ""
+
+    def figure(value: float) -> str:
+        return "not probed" if math.isnan(value) else f"{value:.3g}"
+
+    def size(value: float) -> str:
+        return "" if math.isnan(value) else f"{value:,.0f}"
+
+    rows = [
+        [
+            e.what,
+            e.detail,
+            e.where,
+            figure(e.base),
+            figure(e.new),
+            "" if math.isnan(e.base) or math.isnan(e.new) else f"{e.new - e.base:+.3g}",
+            size(e.base_bytes),
+            size(e.new_bytes),
+        ]
+        for e in entries
+    ]
+    each = f" per {per}" if per else ""
+    heads = ["Event", "Detail", "Where", f"base{each}", f"new{each}", "delta", "base bytes", "new bytes"]
+    return table(heads, rows, caption=f"Events on packets{each}", numeric=range(3, 8))
+
+
+def runs(content: PageContent) -> str:
+    """Every run as a point, one chart a metric, and the values as a table."""
+    parts = []
+    for chart in content.charts:
+        drawn = run_points(chart)
+        if not drawn:
+            continue
+        rows = [
+            [g.label, value_text(g.centre, chart.unit), " ".join(value_text(v, chart.unit) for v in g.values)]
+            for g in chart.groups
+        ]
+        listed = table(["Scenario", "centre", "each run"], rows, caption=f"{chart.title}: every run")
+        note = f'<figcaption class="note">{escape(chart.note)}</figcaption>' if chart.note else ""
+        parts.append(
+            f"<figure><h3>{escape(chart.title)}</h3>{drawn}{note}</figure>"
+            f"<details><summary>The same as a table</summary>{listed}</details>"
+        )
+    return "".join(parts)
+
+
+def topology_section(content: PageContent) -> str:
+    """The picture, and what its figures mean."""
+    if content.topology is None or not content.topology.boxes:
+        return ""
+    rows = [
+        [box.title, box.role, name, detail, box.cost]
+        for box in content.topology.boxes
+        for name, detail in (box.lines or (("", ""),))
+    ]
+    listed = table(["Namespace", "Role", "Device", "Traffic", "CPU"], rows, caption="Namespaces and devices")
+    note = f'<p class="note">{escape(content.topology.note)}</p>' if content.topology.note else ""
+    drawn = topology(content.topology)
+    return f"{note}<figure>{drawn}</figure><details><summary>The same as a table</summary>{listed}</details>"
+
+
+def facts(group: Facts) -> str:
+    """A table of facts; rows whose columns differ are marked."""
+    heads = ["", *group.columns] if any(group.columns) else ["", ""]
+    rows = [[name, *values] for name, values in group.rows]
+    if not rows:
+        return ""
+    if len(group.columns) > 1:
+        heads = [*heads, "differs"]
+        rows = [[*row, "differs" if len(set(row[1:])) > 1 else ""] for row in rows]
+    note = f'<p class="note">{escape(group.note)}</p>' if group.note else ""
+    return table(heads, rows, caption=group.title) + note
