@@ -77,6 +77,9 @@ def run(argv: list[str] | None = None) -> None:
     """Entry point of the `nsprof` program; ends the process with the right status."""
     words = sys.argv[1:] if argv is None else argv
     debug = "--debug" in words[:2] or bool(os.environ.get("NSPROF_DEBUG"))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup's ignored SIGHUP stays ignored
+            signal.signal(number, _terminate)
     try:
         status: Any = main.main(words, prog_name="nsprof", standalone_mode=False)
         _flush()
@@ -86,6 +89,9 @@ def run(argv: list[str] | None = None) -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("nsprof: interrupted", err=True)
         status = 128 + signal.SIGINT
+    except _Terminated as error:
+        click.echo(f"nsprof: ended by {error.args[0].name}", err=True)
+        status = 128 + error.args[0]
     except NsprofError as error:
         if debug:
             raise
@@ -102,6 +108,15 @@ def run(argv: list[str] | None = None) -> None:
         click.echo(f"nsprof: {error.strerror or error}{where}", err=True)
         status = 1
     sys.exit(status if isinstance(status, int) else 0)
+
+
+class _Terminated(BaseException):
+    """SIGTERM or SIGHUP as an exception, so that every block that must clean up does."""
+
+
+def _terminate(number: int, frame: object) -> None:
+    del frame
+    raise _Terminated(signal.Signals(number))
 
 
 def _flush() -> None:

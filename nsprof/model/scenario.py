@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["Offloads", "Place", "TopologySpec", "WorkloadSpec"]
+from nsprof.errors import UsageError
+
+__all__ = ["Offloads", "Place", "TopologySpec", "WorkloadSpec", "parse_offloads"]
 
 #: tso, gso, gro, tx (checksum), rx, sg ... -> on/off, as `ethtool -K` names them.
 Offloads = Mapping[str, bool]
@@ -54,3 +56,14 @@ class Place:
     address: str
     cpus: tuple[int, ...] = ()
     role: str = ""
+
+
+def parse_offloads(text: str) -> dict[str, bool]:
+    """`tso=off,gro=on` as a table. Raises UsageError naming the word that is no offload setting."""
+    found: dict[str, bool] = {}
+    for word in filter(None, (w.strip() for w in text.split(","))):
+        name, sign, value = word.partition("=")
+        if not sign or value not in ("on", "off"):
+            raise UsageError(f"offload {word!r}: must be NAME=on or NAME=off", "--offload tso=off,gso=off,gro=off")
+        found[name] = value == "on"
+    return found

@@ -1,0 +1,229 @@
+"""One window of observation around some traffic: what `record` and `bench` have in common.
+
+For every window: counters, sampler on, traffic, sampler off, counters again, drain, resolve. Everything goes into
+one ProfileBuilder; an Observer is loaded once and used for many windows.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from nsprof.collect import counters
+from nsprof.collect.sampler import RawBatch, Sampler, SamplerConfig, add_batch
+from nsprof.collect.symbols import KernelSymbols
+from nsprof.model.builder import ProfileBuilder
+from nsprof.model.profile import Counter, Device, Namespace, Run, Value
+
+__all__ = ["Observer", "Scene", "Traffic"]
+
+#: The kernel's tables are emptied this often in a window; they are sized for several times as long.
+_POLL_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What went on in a window and what it gave. A plain wait has no command and status 0.
+
+    `denominators` are those that only the tool knows (transactions, KB of payload); `failed` is why the figures
+    cannot be used, in one line.
+    """
+
+    command: tuple[str, ...] = ()
+    status: int = 0
+    values: tuple[Value, ...] = ()
+    warnings: tuple[str, ...] = ()
+    denominators: Mapping[str, float] = field(default_factory=dict)
+    failed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Where a window takes place.
+
+    `namespaces` maps the paths whose counters are read to what is known of them; `ends` are the paths of the two ends
+    of the traffic (one is enough); `reference` is (path, device) whose skbs are the unit, None for the busiest.
+    """
+
+    scenario: str
+    namespaces: Mapping[str, Namespace]
+    ends: tuple[str, ...] = ()
+    reference: tuple[str, str] | None = None
+    dut_cpus: tuple[int, ...] = ()
+    remote_cpus: tuple[int, ...] = ()
+    label: str = ""
+    kernel: str = ""
+    devices: Callable[[], Sequence[tuple[str, Device]]] | None = None
+
+
+class Observer:
+    """Samples and counts; use it as a context manager. Raises PreflightError when this machine cannot sample."""
+
+    def __init__(self, config: SamplerConfig) -> None:
+        self.config = config
+        self._sampler = Sampler(config)
+        self._own_s = 0.0
+
+    def __enter__(self) -> Self:
+        self._sampler.__enter__()
+        self._sampler.calibrate()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._sampler.close()
+
+    def window(self, builder: ProfileBuilder, scene: Scene, work: Callable[[], Traffic]) -> Run:
+        """Observe `work` and add it to the builder as one run. What `work` raises, it raises too, after detaching."""
+        paths = {path: builder.namespace(ns) for path, ns in scene.namespaces.items()}
+        before = counters.take(paths)
+        started = time.time()
+        with self._sampling():
+            traffic = work()
+        after = counters.take(paths, closing=True)
+        index = len(builder.runs)
+        rows = counters.delta(before, after, index, paths)
+        builder.counters.extend(rows)
+        batch = self._sampler.read()
+        busy = counters.busy_seconds(before, after)
+        losses = add_batch(
+            builder,
+            batch,
+            index,
+            symbols=KernelSymbols(),
+            namespace_of=_names(scene.namespaces.values()),
+            device_of=_device_names(before, after),
+            busy_s=busy,
+        )
+        reference = _reference(scene, rows, paths)
+        own_s = self._sampler.own_cpu_s()
+        run = Run(
+            scenario=scene.scenario,
+            kernel=scene.kernel,
+            label=scene.label,
+            started=started,
+            duration_s=counters.wall_seconds(before, after),
+            cpus=len(busy),
+            cpu_busy_s=busy,
+            cpu_steal_s=counters.steal_seconds(before, after),
+            dut_cpus=scene.dut_cpus,
+            remote_cpus=scene.remote_cpus,
+            denominators=_denominators(traffic, scene, rows, paths, reference),
+            reference=_reference_text(paths, scene, reference),
+            values=traffic.values,
+            warnings=(*traffic.warnings, *_lost_namespaces(before, after)),
+            losses=losses,
+            probes_on=("hop",) if self.config.hop else (),
+            own_cpu_s=own_s - self._own_s,
+            command=traffic.command,
+            status=traffic.status,
+            failed=traffic.failed,
+        )
+        self._own_s = own_s
+        builder.runs.append(run)
+        builder.probes.extend(self._sampler.probe_infos(batch.windows))
+        return run
+
+    @contextmanager
+    def _sampling(self) -> Iterator[None]:
+        """Sampler on within the block; its tables are emptied now and then by a thread."""
+        ended = threading.Event()
+
+        def drain() -> None:
+            while not ended.wait(_POLL_S):
+                self._sampler.poll()
+
+        drainer = threading.Thread(target=drain, name="nsprof-drain", daemon=True)
+        self._sampler.start()
+        try:
+            drainer.start()
+            yield
+        finally:
+            ended.set()
+            if drainer.ident is not None:
+                drainer.join()
+            self._sampler.stop()
+
+    def discard(self) -> RawBatch:
+        """Throw away what a broken-off window has sampled."""
+        return self._sampler.read()
+
+
+def _names(known: object) -> Callable[[int, int], Namespace]:
+    rows = [ns for ns in known if isinstance(ns, Namespace)]  # type: ignore[attr-defined]
+    by_cookie = {ns.cookie: ns for ns in rows if ns.cookie}
+    by_inode = {ns.inode: ns for ns in rows if not ns.cookie}
+
+    def find(inode: int, cookie: int) -> Namespace:
+        found = by_cookie.get(cookie) or by_inode.get(inode)
+        # Without a cookie on either side the inode decides; with one, a reused inode is another namespace.
+        return found or Namespace(inode, cookie)
+
+    return find
+
+
+def _device_names(
+    before: counters.CounterSnapshot, after: counters.CounterSnapshot
+) -> Callable[[int, int, int], Device | None]:
+    table: dict[tuple[int, int], str] = {}
+    for shot in (before, after):
+        for ns in shot.namespaces.values():
+            for ifindex, (name, _) in ns.devices.items():
+                table[ns.inode, ifindex] = name
+
+    def find(inode: int, cookie: int, ifindex: int) -> Device | None:
+        del cookie
+        name = table.get((inode, ifindex))
+        return Device(0, ifindex, name) if name else None
+
+    return find
+
+
+def _reference(scene: Scene, rows: Sequence[Counter], paths: Mapping[str, int]) -> tuple[int, str] | None:
+    """(namespace + 1, device) whose skbs are the unit: the one asked for, else the busiest, lo only if alone."""
+    if scene.reference and scene.reference[0]:
+        return paths[scene.reference[0]], scene.reference[1]
+    wanted = scene.reference[1] if scene.reference else ""
+    moved: dict[tuple[int, str], float] = {}
+    for row in rows:
+        if (
+            row.scope == "device"
+            and row.name in ("rx_packets", "tx_packets")
+            and row.device == (wanted or row.device)
+        ):
+            key = (row.namespace, row.device)
+            moved[key] = moved.get(key, 0.0) + row.delta
+    best = max(moved.items(), key=lambda item: (item[0][1] != "lo", item[1]), default=None)
+    return best[0] if best and best[1] > 0 else None
+
+
+def _reference_text(paths: Mapping[str, int], scene: Scene, reference: tuple[int, str] | None) -> str:
+    if reference is None:
+        return ""
+    label = next(ns.label for path, ns in scene.namespaces.items() if paths[path] == reference[0])
+    return f"{reference[1]} in {label} (rx + tx)"
+
+
+def _denominators(
+    traffic: Traffic,
+    scene: Scene,
+    rows: Sequence[Counter],
+    paths: Mapping[str, int],
+    reference: tuple[int, str] | None,
+) -> dict[str, float]:
+    found: dict[str, float] = {}
+    if reference is not None:
+        ends = [paths[path] for path in scene.ends if path in paths]
+        found = counters.reference_denominators(rows, namespace=reference[0], device=reference[1], ends=ends)
+    found.update(traffic.denominators)  # the tool knows its own transactions best
+    return {name: value for name, value in found.items() if value > 0}
+
+
+def _lost_namespaces(before: counters.CounterSnapshot, after: counters.CounterSnapshot) -> list[str]:
+    return [f"counters of {path}: {why}" for path, why in counters.lost_namespaces(before, after).items()]

@@ -1,0 +1,220 @@
+"""`nsprof record`: observe while a command runs, or watch what already runs."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from nsprof import netns, workload
+from nsprof.collect import host, names
+from nsprof.collect.sampler import SamplerConfig
+from nsprof.errors import EvidenceError, NsprofError, PreflightError, UsageError
+from nsprof.model.builder import ProfileBuilder
+from nsprof.model.profile import Namespace, Profile, Run
+from nsprof.observe import Observer, Scene, Traffic
+
+__all__ = ["RecordOptions", "record"]
+
+_OWN = "/proc/self/ns/net"
+#: Above this share of lost samples a report is red and --strict fails.
+_LOST = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class RecordOptions:
+    """What the command line of `nsprof record` says."""
+
+    command: tuple[str, ...] = ()
+    output: str = "profile.nsprof"
+    frequency_hz: int = 499
+    events: tuple[str, ...] = ("cpu-clock",)
+    user_stacks: bool = False
+    inside: str | None = None
+    watched: tuple[str, ...] = ()
+    duration_s: float | None = None
+    reference: str | None = None
+    runs: int = 1
+    scenario: str = ""
+    timeout_s: float = 0.0
+    hop: bool = False
+    strict: bool = False
+    quiet: bool = False
+
+
+def record(options: RecordOptions) -> int:
+    """Record, save, and say what to do next; returns the status to end with (the command's own).
+
+    Raises UsageError for words that cannot go together, PreflightError when this machine cannot record,
+    CommandNotFound, TopologyError; then no earlier profile is touched.
+    """
+    _check(options)
+    inside = netns.resolve(options.inside) if options.inside else None
+    watched = [netns.resolve(word) for word in options.watched]
+    _check_writable(options.output)
+    if os.geteuid() != 0:
+        raise PreflightError("recording samples the whole system, which needs root", "sudo nsprof record ...")
+    builder = ProfileBuilder()
+    status = 0
+    config = SamplerConfig(
+        events=options.events,
+        frequency_hz=options.frequency_hz,
+        user_stacks=options.user_stacks,
+        hop=options.hop,
+    )
+    with Observer(config) as observer:
+        for number in range(options.runs):
+            scene = _scene(options, inside, watched)
+            work = _command(options, inside) if options.command else _wait(options.duration_s)
+            run = observer.window(builder, scene, work)
+            status = run.status
+            if not options.quiet:
+                _say_run(run, number + 1, options.runs)
+            if status > 128:  # ended by a signal: the user wants to stop
+                break
+    profile = _finish(builder, options, inside, watched)
+    from nsprof import store
+
+    store.save(profile, options.output, keep_old=True)
+    if not options.quiet:
+        _say_next(profile, options)
+    if options.strict:
+        _strict(profile)
+    return max(status, 0)
+
+
+def _check(options: RecordOptions) -> None:
+    if options.watched and (options.command or options.inside):
+        what = "a command" if options.command else "--in"
+        raise UsageError(
+            f"--watch and {what} exclude each other", "--watch profiles what already runs, without a command"
+        )
+    if not options.command and not options.watched and options.duration_s is None:
+        raise UsageError(
+            "nothing to record: no command and no --watch or --duration",
+            "nsprof record -- netperf -H 10.0.0.7 -l 10, or nsprof record --watch NETNS --duration 30",
+        )
+    if options.command and not options.command[0]:
+        raise UsageError(
+            "the command is an empty word", "write it after --, e.g. nsprof record -- ping -c 3 10.0.0.7"
+        )
+    if options.command and options.duration_s is not None:
+        raise UsageError("--duration is for watching; a command has its own length", "bound it with --timeout")
+
+
+def _check_writable(path: str) -> None:
+    """Find out before the recording, not after it, that the file cannot be written."""
+    if path == "-":
+        raise UsageError("a profile is not written to a terminal stream while a command owns stdout", "-o FILE")
+    folder = Path(path).resolve().parent
+    if not folder.is_dir():
+        raise NsprofError(f"{path}: cannot be written: no directory {folder}", f"mkdir -p {folder}", exit_code=125)
+    if not os.access(folder, os.W_OK):
+        raise NsprofError(f"{path}: cannot be written: {folder} is not writable", "-o FILE", exit_code=125)
+    if Path(path).is_dir():
+        raise NsprofError(f"{path}: is a directory", "-o FILE", exit_code=125)
+
+
+def _scene(options: RecordOptions, inside: str | None, watched: list[str]) -> Scene:
+    own = netns.inode(_OWN)
+    known = names.namespaces()  # path -> Namespace, of all that can be found, named
+    by_inode = {ns.inode: (path, ns) for path, ns in known.items()}
+    ours = [inside] if inside else watched or [_OWN]
+    spaces: dict[str, Namespace] = {}
+    for path in ours:
+        number = netns.inode(path)
+        named = by_inode.get(number, (path, Namespace(number, netns.cookie(path))))[1]
+        spaces[path] = named
+    taken = {ns.inode for ns in spaces.values()}
+    for path, ns in known.items():
+        if ns.inode not in taken:
+            spaces[path] = ns
+            taken.add(ns.inode)
+    if own not in taken:
+        spaces[_OWN] = Namespace(own, netns.cookie(_OWN), name="init" if own == netns.inode("/proc/1/ns/net") else "")
+    return Scene(
+        scenario=options.scenario or (Path(options.command[0]).name if options.command else "watch"),
+        namespaces=spaces,
+        ends=tuple(ours),
+        reference=("", options.reference) if options.reference else None,
+        kernel=platform.release(),
+    )
+
+
+def _command(options: RecordOptions, inside: str | None) -> Callable[[], Traffic]:
+    def work() -> Traffic:
+        outcome = workload.run_plain(options.command, netns=inside, timeout_s=options.timeout_s)
+        tool = workload.recognise(options.command)
+        return Traffic(
+            command=outcome.argv,
+            status=outcome.status,
+            values=outcome.values,
+            warnings=(*outcome.warnings, *outcome.errors),
+            denominators=workload.denominators(tool, outcome.argv, outcome.values),
+        )
+
+    return work
+
+
+def _wait(duration_s: float | None) -> Callable[[], Traffic]:
+    def work() -> Traffic:
+        try:
+            time.sleep(duration_s if duration_s is not None else 365 * 86_400)
+        except KeyboardInterrupt:
+            return Traffic(warnings=("ended by Ctrl-C",) if duration_s is not None else ())
+        return Traffic()
+
+    return work
+
+
+def _finish(builder: ProfileBuilder, options: RecordOptions, inside: str | None, watched: list[str]) -> Profile:
+    from nsprof import __version__
+
+    places = [inside] if inside else watched or [_OWN]
+    builder.meta.update(
+        tool={"name": "nsprof", "version": __version__},
+        created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        host=host.snapshot(places),
+        record={"command": list(options.command), "in": options.inside, "watch": list(options.watched)},
+    )
+    return builder.build()
+
+
+def _say_run(run: Run, number: int, total: int) -> None:
+    which = f"run {number} of {total}: " if total > 1 else ""
+    lost = run.losses.lost_share
+    parts = [
+        f"{run.losses.seen:,} samples in {run.duration_s:.1f} s",
+        "loss unknown" if math.isnan(lost) else f"{lost * 100:.1f} % lost",
+        f"own cost {100 * run.own_cpu_s / max(run.duration_s * run.cpus, 1e-9):.2f} % of the CPUs",
+    ]
+    if run.denominators:
+        per = ", ".join(f"{value:,.0f} {name}s" for name, value in run.denominators.items())
+        parts.append(per + (f" ({run.reference})" if run.reference else ""))
+    _err(which + "; ".join(parts))
+    for warning in run.warnings:
+        _err(f"warning: {warning}")
+
+
+def _say_next(profile: Profile, options: RecordOptions) -> None:
+    shown = "" if options.output == "profile.nsprof" else f" {options.output}"
+    _err(f"wrote {options.output}; next: nsprof report{shown}, or nsprof flamegraph{shown}")
+
+
+def _strict(profile: Profile) -> None:
+    worst = max((run.losses.lost_share for run in profile.runs), default=0.0)
+    if worst > _LOST:
+        raise EvidenceError(
+            f"{worst * 100:.1f} % of the samples due were lost (--strict allows 1 %)",
+            "lower -F, or see 'nsprof info' for where they went",
+            exit_code=125,
+        )
+
+
+def _err(text: str) -> None:
+    print(f"nsprof: {text}", file=sys.stderr, flush=True)
