@@ -1,0 +1,153 @@
+"""`--by`: what the samples of a view are split by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nsprof.analyse import categories
+from nsprof.analyse.selection import View, device_label, effective_namespace
+from nsprof.errors import UsageError
+from nsprof.model.profile import Context, Direction
+
+__all__ = ["BY", "HOP_KINDS", "Groups", "group"]
+
+#: What can be split by.
+BY = ("netns", "device", "hop", "context", "category", "task", "cpu", "run")
+#: Splits that say for whose packet the CPU worked, which only hop probes know in softirq.
+HOP_KINDS = ("netns", "device", "hop")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Groups:
+    """Group number of each row of a view, and the groups' keys (unique within a profile) and labels."""
+
+    number: NDArray[np.int64]
+    keys: tuple[str, ...]
+    labels: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+def group(chosen: View, by: str, row_category: NDArray[np.int64] | None = None) -> Groups:
+    """Split a view. `row_category` is needed by "category". Raises UsageError for an unknown split."""
+    if by not in BY:
+        raise UsageError(f"cannot split by {by!r}", f"there are: {', '.join(BY)}")
+    if by == "category":
+        if row_category is None:
+            raise ValueError("categories are needed")
+        return _named(row_category, lambda i: (categories.ALL[i], categories.ALL[i]))
+    return _SPLITS[by](chosen)
+
+
+def _named(number: NDArray[np.int64], name: Callable[[int], tuple[str, str]]) -> Groups:
+    """Groups of the distinct numbers; `name` gives (key, label) of one."""
+    distinct, inverse = np.unique(number, return_inverse=True)
+    named = [name(int(i)) for i in distinct]
+    return Groups(inverse.astype("i8"), tuple(k for k, _ in named), tuple(label for _, label in named))
+
+
+def _by_netns(chosen: View) -> Groups:
+    profile = chosen.profile
+
+    def name(index: int) -> tuple[str, str]:
+        if not index:
+            return "unknown", "unknown"
+        space = profile.namespaces[index - 1]
+        return f"{space.inode}/{space.cookie}/{space.birth_slice}", space.label
+
+    return _named(effective_namespace(profile, chosen.row), name)
+
+
+def _by_device(chosen: View) -> Groups:
+    profile = chosen.profile
+    device = chosen.column("hop_dev")
+    # A task outside any packet is on no device, which is not the same as not knowing the device.
+    at_home = (device == 0) & (
+        (chosen.column("hop_dir") == int(Direction.TASK)) | (chosen.column("context") == int(Context.USER))
+    )
+    none = len(profile.devices) + 1
+
+    def name(index: int) -> tuple[str, str]:
+        if index == none:
+            return "no packet", "(no packet)"
+        if not index:
+            return "unknown", "unknown"
+        entry = profile.devices[index - 1]
+        return f"{entry.namespace}/{entry.ifindex}/{entry.name}", device_label(profile, index)
+
+    return _named(np.where(at_home, none, device), name)
+
+
+def _by_hop(chosen: View) -> Groups:
+    profile = chosen.profile
+    space = effective_namespace(profile, chosen.row)
+    device, direction = chosen.column("hop_dev"), chosen.column("hop_dir")
+    width = len(profile.devices) + 1
+
+    def name(code: int) -> tuple[str, str]:
+        code, way = divmod(code, len(Direction))
+        ns, dev = divmod(code, width)
+        where = Direction(way).name.lower()
+        space_label = profile.namespace_label(ns)
+        if dev:
+            return f"{ns}/{dev}/{where}", f"{device_label(profile, dev)} {where}"
+        if way == Direction.TASK or (way == Direction.UNKNOWN and ns):
+            return f"{ns}/task", f"{space_label} (task)"
+        return f"{ns}/{dev}/{where}", f"{space_label} {where}" if ns or way else "unknown"
+
+    return _named((space * width + device) * len(Direction) + direction, name)
+
+
+def _by_context(chosen: View) -> Groups:
+    return _named(chosen.column("context"), lambda i: (Context(i).name.lower(),) * 2)
+
+
+def _by_task(chosen: View) -> Groups:
+    """By comm: PIDs differ between any two runs."""
+    tasks = chosen.profile.tasks
+    if not tasks:
+        return _named(np.zeros(len(chosen.row), "i8"), lambda _: ("unknown", "unknown"))
+    comms = {comm: i for i, comm in enumerate(dict.fromkeys(t.comm for t in tasks))}
+    names = list(comms)
+    of_task = np.array([comms[t.comm] for t in tasks], "i8")
+    return _named(of_task[chosen.column("task")], lambda i: (names[i], names[i]))
+
+
+def _by_cpu(chosen: View) -> Groups:
+    return _named(chosen.column("cpu"), lambda i: (str(i), f"cpu {i}"))
+
+
+def _by_run(chosen: View) -> Groups:
+    return _named(chosen.run.astype("i8"), lambda i: (str(chosen.runs[i]), f"run {chosen.runs[i]}"))
+
+
+_SPLITS: dict[str, Callable[[View], Groups]] = {
+    "netns": _by_netns,
+    "device": _by_device,
+    "hop": _by_hop,
+    "context": _by_context,
+    "task": _by_task,
+    "cpu": _by_cpu,
+    "run": _by_run,
+}
+
+
+def shares_by_context(chosen: View, number: NDArray[Any], groups: int) -> list[dict[str, float]]:
+    """Per group: context name -> share of the group's weight, largest first."""
+    wide = len(Context)
+    keep = number >= 0
+    table = np.bincount(
+        number[keep] * wide + chosen.column("context")[keep], weights=chosen.cost[keep], minlength=groups * wide
+    ).reshape(groups, wide)
+    sums = table.sum(axis=1)
+    made: list[dict[str, float]] = []
+    for row, total in zip(table, sums, strict=True):
+        order = np.argsort(-row, kind="stable")
+        made.append({Context(int(i)).name.lower(): float(row[i] / total) for i in order if row[i] > 0 and total > 0})
+    return made

@@ -1,0 +1,261 @@
+"""The table of source document 000: CPU usage / overhead, throughput / changed, one line a scenario."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nsprof.analyse import statistics
+from nsprof.analyse.reporting import LOSS_LIMIT, STEAL_LIMIT
+from nsprof.analyse.selection import Filter, choose_denominator, scenario_names, usable_runs, view
+from nsprof.errors import EvidenceError, UsageError
+from nsprof.model.profile import Profile, Run
+from nsprof.model.results import Interval, ScenarioRow, ScenarioTable
+
+__all__ = ["change_pct", "cpu_pct", "scenario_table"]
+
+#: When throughputs differ by more than this, CPU at unequal work misleads and the unit cost is the headline.
+EQUAL_WORK = 0.01
+#: Workload values that are the throughput, in the order of preference.
+_THROUGHPUT = ("throughput", "transaction_rate", "transactions_per_second", "rate", "bandwidth", "packets_per_second")
+_RETRANSMITS = ("Tcp.RetransSegs", "TcpRetransSegs", "RetransSegs")
+
+
+def change_pct(value: float, baseline: float) -> float:
+    """(value - baseline) / baseline in %: the document's "overhead" and "changed". nan where it has no meaning."""
+    if math.isnan(value) or math.isnan(baseline) or baseline == 0:
+        return float("nan")
+    return (value - baseline) / baseline * 100.0
+
+
+def cpu_pct(run: Run, cpus: Sequence[int]) -> float:
+    """Busy time of `cpus` as % of wall x CPUs, as netperf reckons; all online CPUs where `cpus` is empty."""
+    number = len(cpus) or run.cpus
+    if run.duration_s <= 0 or number <= 0 or not run.cpu_busy_s:
+        return float("nan")
+    busy = sum(run.cpu_busy_s.get(c, 0.0) for c in cpus) if cpus else sum(run.cpu_busy_s.values())
+    return busy / (run.duration_s * number) * 100.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Side:
+    """The run values of one scenario."""
+
+    profile: Profile
+    name: str
+    kernel: str
+    runs: tuple[int, ...]
+    cpu: NDArray[np.float64]
+    remote: NDArray[np.float64]
+    throughput: NDArray[np.float64]
+    unit: str
+    cost: NDArray[np.float64]
+    label: str
+
+
+def scenario_table(
+    profiles: Profile | Sequence[Profile],
+    baseline: str | None = None,
+    *,
+    event: str | None = None,
+    per: str | None = None,
+    title: str = "",
+) -> ScenarioTable:
+    """Every scenario of the profiles against `baseline` (SCENARIO or KERNEL:SCENARIO; None: host, else the first).
+
+    CPU is that of the device under test; the remote end has a column of its own. Runs without hop probes are used
+    where there are both sorts. Raises UsageError for an unknown baseline, EvidenceError where nothing was run.
+    """
+    many = [profiles] if isinstance(profiles, Profile) else list(profiles)
+    common = _common(many, per)
+    sides = [side for p in many for name in scenario_names(p) if (side := _side(p, name, event, common)) is not None]
+    if not sides:
+        raise EvidenceError("no scenario has a usable run")
+    base = _baseline(sides, baseline)
+    rows = tuple(_row(side, base) for side in sides)
+    return ScenarioTable(
+        title=title or f"CPU usage and throughput against {base.name}",
+        baseline=base.name,
+        rows=rows,
+        notes=_notes(sides, rows, base),
+        alarms=tuple(_alarms(sides)),
+    )
+
+
+def _common(profiles: Sequence[Profile], per: str | None) -> str:
+    """One denominator for the whole table; "" (no unit cost) where the scenarios have none in common."""
+    runs = [[p.runs[i] for name in scenario_names(p) for i in usable_runs(p, name)] for p in profiles]
+    if per is not None:
+        return choose_denominator(runs, per)
+    return choose_denominator([r for r in runs if r], None)
+
+
+def _side(profile: Profile, name: str, event: str | None, per: str) -> _Side | None:
+    usable = usable_runs(profile, name)
+    if not usable:
+        return None
+    plain = tuple(i for i in usable if "hop" not in profile.runs[i].probes_on)
+    numbers = plain or usable
+    runs = [profile.runs[i] for i in numbers]
+    throughput = [_throughput(r) for r in runs]
+    cost, label = _unit_cost(profile, name, numbers, event, per)
+    return _Side(
+        profile=profile,
+        name=name,
+        kernel="/".join(dict.fromkeys(r.kernel for r in runs if r.kernel)),
+        runs=numbers,
+        cpu=np.array([cpu_pct(r, r.dut_cpus) for r in runs]),
+        remote=np.array([cpu_pct(r, r.remote_cpus) if r.remote_cpus else math.nan for r in runs]),
+        throughput=np.array([t[0] for t in throughput]),
+        unit=next((t[1] for t in throughput if t[1]), ""),
+        cost=cost,
+        label=label,
+    )
+
+
+def _throughput(run: Run) -> tuple[float, str]:
+    for name in _THROUGHPUT:
+        for value in run.values:
+            if value.name == name:
+                return value.value, value.unit
+    return math.nan, ""
+
+
+def _unit_cost(
+    profile: Profile, name: str, runs: tuple[int, ...], event: str | None, per: str
+) -> tuple[NDArray[np.float64], str]:
+    """Unit cost by run; nan where the profile has no samples (a table of CPU and throughput alone is one too)."""
+    nothing = np.full(len(runs), np.nan), ""
+    if not len(profile.samples) or not per:
+        return nothing
+    try:
+        chosen = view(profile, scenario=name, runs=runs, event=event, per=per, where=Filter())
+    except EvidenceError:
+        return nothing
+    return chosen.totals(), chosen.measure.label
+
+
+def _baseline(sides: Sequence[_Side], name: str | None) -> _Side:
+    if name is None:
+        return next((s for s in sides if s.name == "host" or s.name.endswith(":host")), sides[0])
+    found = [s for s in sides if name in (s.name, f"{s.kernel}:{s.name}") or s.name.partition(":")[2] == name]
+    if not found:
+        raise UsageError(f"no scenario {name!r} to be the baseline", f"there are: {', '.join(s.name for s in sides)}")
+    return found[0]
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    return float(values.mean()) if len(values) else math.nan
+
+
+def _interval(values: NDArray[np.float64]) -> Interval | None:
+    return None if np.isnan(values).any() else statistics.mean_interval(values)
+
+
+def _row(side: _Side, base: _Side) -> ScenarioRow:
+    is_base = side is base
+    same_unit = side.unit == base.unit
+    same_cost = side.label == base.label
+    drops, retransmits = _counted(side)
+    row: dict[str, Any] = {
+        "cpu": _mean(side.cpu),
+        "throughput": _mean(side.throughput),
+        "cost": _mean(side.cost),
+    }
+    changes = {
+        "cpu": change_pct(row["cpu"], _mean(base.cpu)),
+        "throughput": change_pct(row["throughput"], _mean(base.throughput)) if same_unit else math.nan,
+        "cost": change_pct(row["cost"], _mean(base.cost)) if same_cost else math.nan,
+    }
+    if is_base:
+        changes = dict.fromkeys(changes, math.nan)
+    return ScenarioRow(
+        scenario=side.name,
+        kernel=side.kernel,
+        runs=len(side.runs),
+        cpu_pct=row["cpu"],
+        cpu_change_pct=changes["cpu"],
+        throughput=row["throughput"],
+        throughput_unit=side.unit,
+        throughput_change_pct=changes["throughput"],
+        unit_cost=row["cost"],
+        unit_cost_label=side.label,
+        unit_cost_change_pct=changes["cost"],
+        cpu_remote_pct=_mean(side.remote),
+        cpu_interval=_interval(side.cpu),
+        throughput_interval=_interval(side.throughput),
+        unit_cost_interval=_interval(side.cost),
+        drops=drops,
+        retransmits=retransmits,
+        observation="baseline" if is_base else _observation(side, base, changes, drops, retransmits),
+        is_baseline=is_base,
+    )
+
+
+def _counted(side: _Side) -> tuple[float, float]:
+    """Dropped packets and retransmitted segments, mean a run."""
+    wanted = set(side.runs)
+    drops = retransmits = 0.0
+    for counter in side.profile.counters:
+        if counter.run in wanted:
+            if counter.scope in ("device", "softnet", "qdisc") and "drop" in counter.name:
+                drops += counter.delta
+            elif counter.name in _RETRANSMITS:
+                retransmits += counter.delta
+    return drops / len(side.runs), retransmits / len(side.runs)
+
+
+def _observation(side: _Side, base: _Side, changes: dict[str, float], drops: float, retransmits: float) -> str:
+    """What the figures say, and no more: whose difference an interval does not allow is called none shown."""
+    parts = []
+    unequal = not math.isnan(changes["throughput"]) and abs(changes["throughput"]) > EQUAL_WORK * 100
+    headline, values, other = ("unit cost", side.cost, base.cost) if unequal else ("CPU", side.cpu, base.cpu)
+    key = "cost" if unequal else "cpu"
+    if not math.isnan(changes[key]):
+        if min(len(values), len(other)) >= 2:
+            evidence = statistics.compare(other[np.newaxis], values[np.newaxis])
+            shown = bool(evidence.low[0] > 0 or evidence.high[0] < 0)
+        else:
+            shown = True
+        parts.append(f"{headline} {changes[key]:+.0f}%" if shown else f"{headline}: no difference shown")
+    if unequal:
+        parts.append(f"unequal work ({changes['throughput']:+.1f}% throughput), so CPU alone misleads")
+    if drops > 0:
+        parts.append(f"{drops:,.0f} drops")
+    if retransmits > 0:
+        parts.append(f"{retransmits:,.0f} retransmits")
+    return "; ".join(parts)
+
+
+def _notes(sides: Sequence[_Side], rows: Sequence[ScenarioRow], base: _Side) -> tuple[str, ...]:
+    notes = [f"overhead and changed: (x - {base.name}) / {base.name}"]
+    if any(len(s.runs) >= 2 for s in sides):
+        notes.append("±: half of the 95 % interval of the mean over runs")
+    if any(abs(r.throughput_change_pct) > EQUAL_WORK * 100 for r in rows if not math.isnan(r.throughput_change_pct)):
+        notes.append(f"throughputs differ by more than {EQUAL_WORK:.0%}: read the unit cost, not the CPU usage")
+    pinned = any(s.profile.runs[i].dut_cpus for s in sides for i in s.runs)
+    if pinned:
+        notes.append("CPU of the device under test only; the remote end is on other CPUs")
+    for side in sides:
+        failed = [r for r in side.profile.runs if r.scenario == side.name.rpartition(":")[2] and r.failed]
+        if failed:
+            notes.append(f"{side.name}: {len(failed)} run{'s' * (len(failed) != 1)} failed ({failed[0].failed})")
+    return tuple(dict.fromkeys(notes))
+
+
+def _alarms(sides: Sequence[_Side]) -> list[str]:
+    alarms = []
+    for side in sides:
+        for number in side.runs:
+            run = side.profile.runs[number]
+            if run.losses.lost_share > LOSS_LIMIT:
+                alarms.append(f"{side.name}: run {number} lost {run.losses.lost_share:.1%} of its samples")
+            online = run.duration_s * max(run.cpus, 1)
+            if online > 0 and run.cpu_steal_s / online > STEAL_LIMIT:
+                alarms.append(f"{side.name}: run {number} had {run.cpu_steal_s / online:.1%} of its CPU time stolen")
+    return alarms

@@ -1,0 +1,447 @@
+"""Which samples a question is about, and what their weight is divided by.
+
+A `View` is the answer to "this scenario, this event, per this denominator, only these namespaces": one row a sample
+row that passed, its unit cost within its own run, and whatever the reports need to group by.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nsprof.errors import EvidenceError, UsageError
+from nsprof.model.profile import Context, Direction, Event, Lateness, Profile, Run
+from nsprof.model.results import Measure
+from nsprof.units import DENOMINATOR_NOUNS
+
+__all__ = [
+    "DENOMINATOR_ORDER",
+    "Filter",
+    "View",
+    "choose_event",
+    "choose_runs",
+    "choose_scenario",
+    "scenario_names",
+    "usable_runs",
+    "view",
+]
+
+#: Denominators in the order in which one is chosen when the user names none: what the workload counts, then bytes,
+#: then packets, then time.
+DENOMINATOR_ORDER = ("transaction", "operation", "datagram", "kb", "skb", "segment", "second")
+#: Words that people use, and what they mean here ("packet" is said for skb).
+_ALIASES = {"packet": "skb", "byte": "kb", "request": "transaction", "s": "second", "kilobyte": "kb"}
+#: Events by which a profile with several is read when none is named.
+_EVENT_ORDER = ("cpu-clock", "cycles", "task-clock", "instructions")
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which samples to keep; empty tuples keep all.
+
+    `namespaces` are labels, inodes or `net:[inode]`; `devices` names or `NAMESPACE:DEVICE`; `contexts` names of
+    `Context` in lower case; `tasks` comms or PIDs; `slices` first and last second of the run, inclusive. `side` is
+    whose CPUs are meant where a run tells them apart: "dut" (the device under test), "remote", "all".
+    """
+
+    namespaces: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    contexts: tuple[str, ...] = ()
+    cpus: tuple[int, ...] = ()
+    tasks: tuple[str, ...] = ()
+    slices: tuple[int, int] | None = None
+    side: Literal["dut", "remote", "all"] = "dut"
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether the samples kept are less than everything the chosen CPUs did."""
+        return bool(self.namespaces or self.devices or self.contexts or self.cpus or self.tasks or self.slices)
+
+    @property
+    def needs_hop(self) -> bool:
+        """Whether hop probes make the answer better."""
+        return bool(self.namespaces or self.devices)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """The chosen samples. All arrays have one entry a kept sample row; `run` counts the chosen runs from 0.
+
+    `cost` is weight / denominator of the row's run, so a sum over one run is that run's unit cost. `idle_weight` is
+    what was left out as idle.
+    """
+
+    profile: Profile
+    title: str
+    measure: Measure
+    runs: tuple[int, ...]
+    filter: Filter
+    row: NDArray[np.int64]
+    run: NDArray[np.int64]
+    cost: NDArray[np.float64]
+    weight: NDArray[np.float64]
+    count: NDArray[np.float64]
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    _columns: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A sample column of the kept rows, cast to int64."""
+        if name not in self._columns:
+            self._columns[name] = getattr(self.profile.samples, name)[self.row].astype("i8")
+        return self._columns[name]
+
+    @property
+    def run_objects(self) -> tuple[Run, ...]:
+        return tuple(self.profile.runs[i] for i in self.runs)
+
+    @property
+    def skid(self) -> NDArray[np.bool_]:
+        return self.column("lateness") == int(Lateness.SKID)
+
+    def by_run(self, key: NDArray[Any], keys: int, values: NDArray[Any] | None = None) -> NDArray[np.float64]:
+        """Sums of `values` (default: unit cost) by key and run, shape (keys, runs); negative keys are left out."""
+        values = self.cost if values is None else values
+        number = len(self.runs)
+        keep = key >= 0
+        flat = np.bincount(
+            (key[keep] * number + self.run[keep]), weights=values[keep].astype("f8"), minlength=keys * number
+        )
+        return flat.reshape(keys, number)
+
+    def totals(self) -> NDArray[np.float64]:
+        """Unit cost of everything kept, by run."""
+        return np.bincount(self.run, weights=self.cost, minlength=len(self.runs))
+
+
+def _near(word: str, known: Iterable[str]) -> str:
+    known = list(known)
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known[:12])}" if known else ""
+
+
+def scenario_names(profile: Profile) -> tuple[str, ...]:
+    """The scenarios as they are named: `KERNEL:SCENARIO` where the profile holds runs of several kernels."""
+    if len({r.kernel for r in profile.runs}) <= 1:
+        return profile.scenarios
+    return tuple(dict.fromkeys(f"{r.kernel}:{r.scenario}" for r in profile.runs))
+
+
+def choose_scenario(profile: Profile, scenario: str | None) -> str:
+    """The scenario meant, as `scenario_names` has it; the only one when none is named. Raises UsageError,
+    EvidenceError."""
+    names = scenario_names(profile)
+    if not names:
+        raise EvidenceError("the profile holds no runs")
+    if scenario is None:
+        if len(names) > 1:
+            raise UsageError(
+                f"the profile holds {len(names)} scenarios ({', '.join(names)})", "choose one with --scenario NAME"
+            )
+        return names[0]
+    if scenario in names:
+        return scenario
+    same = [n for n in names if n.partition(":")[2] == scenario and n not in profile.scenarios]
+    if len(same) == 1:
+        return same[0]
+    if same:
+        raise UsageError(f"scenario {scenario!r} was run on several kernels", f"choose one of {', '.join(same)}")
+    raise UsageError(f"no scenario {scenario!r} in the profile", _near(scenario, names))
+
+
+def usable_runs(profile: Profile, name: str) -> tuple[int, ...]:
+    """Usable runs (neither failed nor warm-up) of a scenario as `scenario_names` has it."""
+    if name in profile.scenarios:
+        return profile.runs_of(name)
+    kernel, _, scenario = name.partition(":")
+    return tuple(i for i in profile.runs_of(scenario) if profile.runs[i].kernel == kernel)
+
+
+def choose_runs(profile: Profile, scenario: str, runs: Sequence[int] | None, *, hop: bool) -> tuple[int, ...]:
+    """Usable runs of a scenario. Cost figures come from runs without hop probes, splits by hop from runs with them,
+    as far as there are both sorts."""
+    usable = usable_runs(profile, scenario)
+    if runs is not None:
+        wrong = [r for r in runs if r not in usable]
+        if wrong:
+            raise UsageError(f"run {wrong[0]} is no usable run of scenario {scenario!r}", f"usable: {list(usable)}")
+        return tuple(runs)
+    if not usable:
+        plain = scenario if scenario in profile.scenarios else scenario.partition(":")[2]
+        reasons = {r.failed for r in profile.runs if r.scenario == plain and r.failed}
+        raise EvidenceError(
+            f"scenario {scenario!r} has no usable run" + (f": {'; '.join(reasons)}" if reasons else "")
+        )
+    chosen = tuple(i for i in usable if ("hop" in profile.runs[i].probes_on) == hop)
+    return chosen or usable
+
+
+def choose_event(profile: Profile, event: str | None, runs: Sequence[int]) -> tuple[Event, NDArray[np.bool_], str]:
+    """The event, which rows of the event table are it, and a note about the others.
+
+    Equal name, unit and kind are one event whatever the period was (weights are in the unit, not in samples).
+    """
+    rows = np.isin(profile.samples.run, list(runs))
+    present = np.bincount(profile.samples.event[rows], minlength=len(profile.events)) > 0
+    names = tuple(dict.fromkeys(e.name for e, there in zip(profile.events, present, strict=True) if there))
+    if event is None:
+        if not names:
+            raise EvidenceError("no samples in the chosen runs", "nsprof info shows what the profile holds")
+        event = next((n for n in _EVENT_ORDER if n in names), names[0])
+    elif event not in {e.name for e in profile.events}:
+        raise UsageError(f"no event {event!r} in the profile", _near(event, names))
+    same = [i for i, e in enumerate(profile.events) if e.name == event]
+    first = next((i for i in same if present[i]), same[0])
+    chosen = profile.events[first]
+    mask = np.array(
+        [(e.name, e.unit, e.kind) == (chosen.name, chosen.unit, chosen.kind) for e in profile.events], bool
+    )
+    others = [n for n in names if n != event]
+    note = f"also recorded: {', '.join(others)} (--event NAME; events are never added together)" if others else ""
+    return chosen, mask, note
+
+
+def choose_denominator(run_sets: Sequence[Sequence[Run]], per: str | None) -> str:
+    """The denominator that every run of every side has; "" for plain totals, "share" where none has any.
+
+    Raises UsageError for a word that is none, EvidenceError when it was not counted.
+    """
+    everyone = [run for runs in run_sets for run in runs]
+
+    def everywhere(name: str) -> bool:
+        return all(run.denominators.get(name, 0) > 0 for run in everyone)
+
+    if per is not None:
+        per = _ALIASES.get(per.lower(), per.lower())
+        if per in ("share", "", "total", "none"):
+            return "share" if per == "share" else ""
+        if per not in DENOMINATOR_ORDER:
+            raise UsageError(f"no unit {per!r} to reckon per", _near(per, [*DENOMINATOR_ORDER, "share", "total"]))
+        if not everywhere(per):
+            known = [d for d in DENOMINATOR_ORDER if everywhere(d)]
+            raise EvidenceError(
+                f"the number of {DENOMINATOR_NOUNS[per]}s was not counted in every run",
+                f"known: {', '.join(known)}" if known else "",
+            )
+        return per
+    for name in DENOMINATOR_ORDER:
+        if everywhere(name):
+            return name
+    return ""
+
+
+def measure_of(event: Event, per: str, reference: str = "") -> Measure:
+    """The measure's label: "ns/transaction", "% of busy", "cycles"."""
+    if per == "share":
+        return Measure(event.name, "%", "share", f"% of {event.name}", "", event.kind)
+    label = f"{event.unit}/{DENOMINATOR_NOUNS[per]}" if per else event.unit
+    return Measure(
+        event.name, event.unit, per, label, reference if per in ("skb", "segment", "kb") else "", event.kind
+    )
+
+
+def view(
+    profile: Profile,
+    *,
+    scenario: str | None = None,
+    runs: Sequence[int] | None = None,
+    event: str | None = None,
+    per: str | None = None,
+    where: Filter | None = None,
+    hop: bool = False,
+) -> View:
+    """Choose runs, event, denominator and rows. `hop` prefers runs with hop probes.
+
+    Raises UsageError for names that are not there, EvidenceError where nothing is left to count.
+    """
+    where = where or Filter()
+    name = choose_scenario(profile, scenario)
+    chosen = choose_runs(profile, name, runs, hop=hop or where.needs_hop)
+    found, event_rows, note = choose_event(profile, event, chosen)
+    objects = [profile.runs[i] for i in chosen]
+    if where.slices is not None and per is None and all(r.duration_s > 0 for r in objects):
+        per = "second"
+    denominator = choose_denominator([objects], per)
+    mask, cpus_note = _rows(profile, chosen, event_rows, where)
+    row = np.flatnonzero(mask)
+    if not len(row):
+        raise EvidenceError(f"no {found.name} samples left in scenario {name!r}", "loosen the filters")
+    position = np.full(len(profile.runs), -1, "i8")
+    position[list(chosen)] = np.arange(len(chosen))
+    run = position[profile.samples.run[row]]
+    weight = profile.samples.weight[row]
+    scale = _scales(objects, denominator, where, np.bincount(run, weights=weight, minlength=len(chosen)))
+    reference = next((r.reference for r in objects if r.reference), "")
+    notes = [note, cpus_note, _probe_note(profile, name, chosen, hop or where.needs_hop)]
+    return View(
+        profile,
+        name,
+        measure_of(found, denominator, reference),
+        chosen,
+        where,
+        row,
+        run,
+        weight * scale[run],
+        weight,
+        profile.samples.count[row].astype("f8"),
+        notes=tuple(filter(None, notes)),
+    )
+
+
+def _scales(runs: Sequence[Run], per: str, where: Filter, weights: NDArray[Any]) -> NDArray[np.float64]:
+    """What each run's weights are multiplied with to become unit costs."""
+    if per == "":
+        return np.ones(len(runs))
+    if per == "share":
+        return np.divide(100.0, weights, out=np.zeros(len(runs)), where=weights > 0)
+    if where.slices is not None:
+        if per != "second":
+            raise UsageError(
+                f"how many {DENOMINATOR_NOUNS[per]}s fell into part of a run is not known", "use --per second"
+            )
+        first, last = where.slices
+        seconds = [max(0.0, min(last + 1.0, r.duration_s) - first) for r in runs]
+        if min(seconds) <= 0:
+            raise UsageError(
+                f"the run lasted {min(r.duration_s for r in runs):.1f} s: seconds {first}-{last} are not in it"
+            )
+        return 1.0 / np.array(seconds)
+    return 1.0 / np.array([r.denominators[per] for r in runs])
+
+
+def _probe_note(profile: Profile, scenario: str, chosen: Sequence[int], hop: bool) -> str:
+    left = len(usable_runs(profile, scenario)) - len(chosen)
+    if left <= 0:
+        return ""
+    with_hop = ["hop" in profile.runs[i].probes_on for i in chosen]
+    if hop and all(with_hop):
+        return f"from the {len(chosen)} runs with hop probes (their cost a packet is higher than without)"
+    if not hop and not any(with_hop):
+        return f"from the {len(chosen)} runs without hop probes; {left} with them serve --by netns, device and hop"
+    return ""
+
+
+def _rows(
+    profile: Profile, runs: Sequence[int], event_rows: NDArray[np.bool_], where: Filter
+) -> tuple[NDArray[np.bool_], str]:
+    samples = profile.samples
+    run_there = np.zeros(len(profile.runs), bool)
+    run_there[list(runs)] = True
+    mask = run_there[samples.run] & event_rows[samples.event] & (samples.context != Context.IDLE)
+    side_mask, note = _side(profile, runs, where.side)
+    if side_mask is not None:
+        mask &= side_mask
+    if where.cpus:
+        mask &= np.isin(samples.cpu, where.cpus)
+    if where.contexts:
+        wanted = [_context(name) for name in where.contexts]
+        mask &= np.isin(samples.context, wanted)
+    if where.slices is not None:
+        mask &= (samples.slice >= where.slices[0]) & (samples.slice <= where.slices[1])
+    if where.tasks:
+        mask &= _task_mask(profile, where.tasks)[samples.task]
+    if where.namespaces:
+        wanted_ns = _namespaces(profile, where.namespaces)
+        mask &= wanted_ns[effective_namespace(profile)]
+    if where.devices:
+        mask &= _devices(profile, where.devices)[samples.hop_dev]
+    return mask, note
+
+
+def _side(profile: Profile, runs: Sequence[int], side: str) -> tuple[NDArray[np.bool_] | None, str]:
+    """Rows on the CPUs of one side, where the runs tell sides apart."""
+    sets = [profile.runs[i].dut_cpus if side == "dut" else profile.runs[i].remote_cpus for i in runs]
+    if side == "all" or not any(sets):
+        return None, ""
+    top = max([int(profile.samples.cpu.max(initial=0)), *(c for s in sets for c in s)]) + 1
+    allowed = np.zeros((len(profile.runs), top), bool)
+    for i, cpus in zip(runs, sets, strict=True):
+        allowed[i, list(cpus) if cpus else slice(None)] = True
+    chosen = sorted({c for s in sets for c in s})
+    label = "device under test" if side == "dut" else "remote end"
+    note = f"CPUs of the {label}: {', '.join(map(str, chosen))}"
+    if side == "dut":
+        note += " (--side remote or all for the others)"
+    return allowed[profile.samples.run, profile.samples.cpu], note
+
+
+def _context(name: str) -> int:
+    try:
+        return int(Context[name.upper()])
+    except KeyError:
+        raise UsageError(f"no context {name!r}", _near(name.lower(), [c.name.lower() for c in Context])) from None
+
+
+def _task_mask(profile: Profile, words: Sequence[str]) -> NDArray[np.bool_]:
+    if not profile.tasks:
+        raise EvidenceError("the profile does not know its tasks")
+    mask = np.zeros(len(profile.tasks), bool)
+    for word in words:
+        hits = [i for i, t in enumerate(profile.tasks) if word in (t.comm, str(t.tgid), str(t.pid))]
+        if not hits:
+            raise UsageError(
+                f"no task {word!r} in the profile", _near(word, dict.fromkeys(t.comm for t in profile.tasks))
+            )
+        mask[hits] = True
+    return mask
+
+
+def _namespaces(profile: Profile, words: Sequence[str]) -> NDArray[np.bool_]:
+    mask = np.zeros(len(profile.namespaces) + 1, bool)
+    for word in words:
+        hits = [
+            i + 1
+            for i, n in enumerate(profile.namespaces)
+            if word in (n.label, n.name, str(n.inode), f"net:[{n.inode}]") and word
+        ]
+        if word == "unknown":
+            hits.append(0)
+        if not hits:
+            raise UsageError(
+                f"no namespace {word!r} in the profile", _near(word, [n.label for n in profile.namespaces])
+            )
+        mask[hits] = True
+    return mask
+
+
+def _devices(profile: Profile, words: Sequence[str]) -> NDArray[np.bool_]:
+    mask = np.zeros(len(profile.devices) + 1, bool)
+    labels = [device_label(profile, i + 1) for i in range(len(profile.devices))]
+    for word in words:
+        hits = [i + 1 for i, d in enumerate(profile.devices) if word in (d.name, labels[i])]
+        if word == "unknown":
+            hits.append(0)
+        if not hits:
+            raise UsageError(f"no device {word!r} in the profile", _near(word, labels))
+        mask[hits] = True
+    return mask
+
+
+def device_label(profile: Profile, index_plus_one: int) -> str:
+    """`namespace:device`, since every pod has an eth0."""
+    if not index_plus_one:
+        return "unknown"
+    device = profile.devices[index_plus_one - 1]
+    return f"{profile.namespace_label(device.namespace)}:{device.name}"
+
+
+def effective_namespace(profile: Profile, rows: NDArray[Any] | None = None) -> NDArray[np.int64]:
+    """The namespace that the CPU worked for: the hop's; without one, in task context, the task's; else unknown (0)."""
+    s = profile.samples if rows is None else profile.samples.take(rows)
+    own = np.isin(s.context, (Context.TASK, Context.USER)) & np.isin(s.hop_dir, (Direction.UNKNOWN, Direction.TASK))
+    return np.where(s.hop_ns != 0, s.hop_ns, np.where(own, s.task_ns, 0)).astype("i8")
+
+
+def with_measure(chosen: View, per: str) -> View:
+    """The same view per another denominator (both sides of a comparison must agree on one)."""
+    event = next(e for e in chosen.profile.events if e.name == chosen.measure.event)
+    weights = np.bincount(chosen.run, weights=chosen.weight, minlength=len(chosen.runs))
+    scale = _scales(chosen.run_objects, per, chosen.filter, weights)
+    reference = next((r.reference for r in chosen.run_objects if r.reference), "")
+    measure = replace(measure_of(event, per, reference), unit=chosen.measure.unit if per != "share" else "%")
+    return replace(chosen, measure=measure, cost=chosen.weight * scale[chosen.run])

@@ -1,0 +1,195 @@
+"""What the reading commands share: which profiles, which samples, and in which form the answer is written."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import functools
+import io
+import json
+import math
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from nsprof.errors import UsageError
+
+if TYPE_CHECKING:
+    from nsprof.analyse import Filter
+    from nsprof.model.profile import Profile
+
+__all__ = [
+    "DEFAULT_PROFILE",
+    "filter_of",
+    "filter_options",
+    "measure_options",
+    "open_profile",
+    "output_options",
+    "plain",
+    "write_csv",
+    "write_json",
+    "write_parts",
+]
+
+DEFAULT_PROFILE = "profile.nsprof"
+_F = TypeVar("_F", bound=Callable[..., Any])
+_CONTEXTS = ("user", "task", "softirq", "hardirq", "nmi", "sched", "unknown")
+
+
+def _stack(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
+    def decorate(function: _F) -> _F:
+        return functools.reduce(lambda f, option: option(f), reversed(options), function)
+
+    return decorate
+
+
+def measure_options(function: _F) -> _F:
+    """--event, --per, --by, --join-contexts."""
+    return _stack(
+        click.option("-e", "--event", metavar="EVENT", help="Event to read (default: cpu-clock or the only one)."),
+        click.option(
+            "--per",
+            metavar="UNIT",
+            help="transaction, kb, datagram, skb (packet), segment, operation, second, share or total "
+            "(default: what the workload counts).",
+        ),
+        click.option(
+            "--by", metavar="WHAT", help="Also split by netns, device, hop, context, category, task, cpu or run."
+        ),
+        click.option(
+            "--join-contexts",
+            is_flag=True,
+            help="Let totals run through interrupt entries into whatever was interrupted.",
+        ),
+    )(function)
+
+
+def filter_options(function: _F) -> _F:
+    """Options that narrow the samples down; `filter_of` makes a Filter of them."""
+    return _stack(
+        click.option("--netns", multiple=True, metavar="NAME", help="Only samples that worked for this namespace."),
+        click.option("--device", multiple=True, metavar="[NETNS:]DEV", help="Only samples of this device's packets."),
+        click.option("--context", multiple=True, type=click.Choice(_CONTEXTS), help="Only samples in this context."),
+        click.option("--cpu", multiple=True, type=click.IntRange(0), help="Only samples of this CPU."),
+        click.option("--task", multiple=True, metavar="COMM|PID", help="Only samples while this task was current."),
+        click.option("--seconds", metavar="A-B", help="Only seconds A to B of each run (counted from 0, inclusive)."),
+        click.option(
+            "--side",
+            type=click.Choice(["dut", "remote", "all"]),
+            default="dut",
+            show_default=True,
+            help="Whose CPUs: the device under test, the remote end, or all.",
+        ),
+    )(function)
+
+
+def output_options(function: _F) -> _F:
+    """--json, --csv, --markdown."""
+    return _stack(
+        click.option("--json", "form", flag_value="json", help="Everything as JSON (docs/json.md)."),
+        click.option("--csv", "form", flag_value="csv", help="The main table as CSV."),
+        click.option("--markdown", "form", flag_value="markdown", help="As Markdown."),
+    )(function)
+
+
+def filter_of(options: Mapping[str, Any]) -> Filter:
+    """The Filter of the options of `filter_options`. Raises UsageError."""
+    from nsprof.analyse import Filter
+
+    return Filter(
+        namespaces=options["netns"],
+        devices=options["device"],
+        contexts=options["context"],
+        cpus=options["cpu"],
+        tasks=options["task"],
+        slices=_seconds(options["seconds"]),
+        side=options["side"],
+    )
+
+
+def _seconds(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    first, _, last = text.partition("-")
+    if not (first.isdecimal() and (last or first).isdecimal()) or int(last or first) < int(first):
+        raise UsageError(f"not a range of seconds: {text!r}", "write --seconds 2-9")
+    return int(first), int(last or first)
+
+
+def open_profile(path: str | None) -> Profile:
+    """Read a profile of any format; `profile.nsprof` of this directory when none is named."""
+    from nsprof import store
+
+    if path is None and not Path(DEFAULT_PROFILE).exists():
+        raise UsageError(
+            f"no profile named, and there is no {DEFAULT_PROFILE} here", "nsprof record -- COMMAND makes one"
+        )
+    return store.open_any(path or DEFAULT_PROFILE)
+
+
+# --- writing --------------------------------------------------------------------------------------------------
+
+
+def plain(value: Any) -> Any:
+    """A result as JSON types: dataclasses as objects, nan and infinities as null, numpy as Python numbers."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(v) for v in value]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value
+
+
+def write_json(kind: str, content: Any) -> None:
+    """`{"nsprof": kind, "version": 1, ...}` on stdout; surrogates and control characters as JSON escapes."""
+    body = plain(content)
+    document = {"nsprof": kind, "version": 1, **(body if isinstance(body, dict) else {"rows": body})}
+    json.dump(document, sys.stdout, indent=1, ensure_ascii=True, allow_nan=False)
+    sys.stdout.write("\n")
+
+
+def write_csv(rows: Iterable[Any], columns: Sequence[str] | None = None) -> None:
+    """One line a row (a dataclass or a mapping); nested intervals become two columns, nan an empty cell."""
+    flat = [_flat(row) for row in rows]
+    names = list(columns or dict.fromkeys(name for row in flat for name in row))
+    out = io.StringIO(newline="")
+    writer = csv.DictWriter(out, names, extrasaction="ignore", restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    sys.stdout.write(out.getvalue().encode("utf-8", "backslashreplace").decode())
+
+
+def _flat(row: Any) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for name, value in (plain(row)).items():
+        if isinstance(value, dict) and set(value) == {"low", "high", "level"}:
+            made[f"{name}_low"], made[f"{name}_high"] = value["low"], value["high"]
+        elif name.endswith("interval") and value is None:
+            made[f"{name}_low"] = made[f"{name}_high"] = ""
+        elif isinstance(value, (dict, list)):
+            made[name] = json.dumps(value)
+        else:
+            made[name] = "" if value is None else value
+    return made
+
+
+def write_parts(parts: Sequence[Any], form: str | None) -> None:
+    """Text for people: rich on a terminal (colour only there, NO_COLOR honoured), or Markdown."""
+    from rich.console import Console
+
+    from nsprof.render.tables import markdown, print_parts
+
+    if form == "markdown":
+        sys.stdout.write(markdown(parts))
+        return
+    width = max(60, shutil.get_terminal_size((110, 24)).columns)
+    print_parts(parts, Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False))

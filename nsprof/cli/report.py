@@ -1,0 +1,79 @@
+"""nsprof report: cost per function of one profile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from nsprof.cli.common import (
+    filter_of,
+    filter_options,
+    measure_options,
+    open_profile,
+    output_options,
+    write_csv,
+    write_json,
+    write_parts,
+)
+
+__all__ = ["command"]
+
+
+@click.command(short_help="Cost per function of one profile.")
+@click.argument("profile", required=False, type=click.Path())
+@click.option("--scenario", metavar="NAME", help="Scenario to report (default: all).")
+@click.option(
+    "--baseline", metavar="NAME", help="Scenario that the table of scenarios compares with (default: host)."
+)
+@measure_options
+@filter_options
+@output_options
+@click.option(
+    "--sort", type=click.Choice(["self", "total"]), default="self", show_default=True, help="Order of functions."
+)
+@click.option("--limit", default=30, show_default=True, type=click.IntRange(0), help="Functions to show; 0: all.")
+@click.option("--strict", is_flag=True, help="Exit with 1 on lost samples, stolen time or sums that do not add up.")
+def command(profile: str | None, form: str | None, limit: int, strict: bool, **options: Any) -> int:
+    """Show what PROFILE costs, per function: self and total, share of busy time and cost per transaction, KB or packet.
+
+    PROFILE is a .nsprof file (default: profile.nsprof) or any file that 'nsprof import' reads.
+    """
+    from nsprof import analyse
+    from nsprof.analyse.selection import scenario_names
+    from nsprof.render import text
+
+    data = open_profile(profile)
+    chosen = [options["scenario"]] if options["scenario"] else list(scenario_names(data)) or [None]
+    reports = [
+        analyse.report(
+            data,
+            scenario=name,
+            event=options["event"],
+            per=options["per"],
+            by=options["by"],
+            where=filter_of(options),
+            join_contexts=options["join_contexts"],
+        )
+        for name in chosen
+    ]
+    table = None
+    if len(reports) > 1:
+        table = analyse.scenario_table(data, baseline=options["baseline"], event=options["event"], per=options["per"])
+    if form == "json":
+        write_json("report", {"scenarios": reports, "table": table})
+    elif form == "csv":
+        write_csv({"scenario": r.title, **_fields(row)} for r in reports for row in r.functions)
+    else:
+        parts = text.scenario_parts(table) if table else []
+        for report in reports:
+            parts += [
+                *([text.gap()] if parts else []),
+                *text.report_parts(report, limit=limit, by_total=options["sort"] == "total"),
+            ]
+        write_parts(parts, form)
+    return int(strict and any(r.alarms for r in reports))
+
+
+def _fields(row: Any) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in row.__dataclass_fields__}

@@ -1,0 +1,157 @@
+"""`nsprof info` as parts of text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nsprof.render.tables import Cell, Column, Grid, Heading, Lines, Part
+from nsprof.render.text import gap, percent
+from nsprof.units import format_count
+
+__all__ = ["info_parts"]
+
+
+def info_parts(info: Mapping[str, Any]) -> list[Part]:
+    """What a profile holds, from the data that `nsprof info --json` prints."""
+    meta = info["meta"]
+    tool = meta.get("tool") if isinstance(meta.get("tool"), Mapping) else {}
+    head = [
+        f"recorded by {tool.get('name', 'nsprof')} {tool.get('version', '')} {meta.get('created', '')}".strip(),
+        f"{info['stacks']:,} stacks of {info['frames']:,} frames; {info['counters']:,} counters; "
+        f"{info['ledger_lines']:,} ledger lines",
+    ]
+    source = meta.get("source")
+    if source:
+        head.append(f"imported from {_flat(source)}")
+    parts: list[Part] = [Heading("Profile", 1), Lines(tuple(head))]
+    notes = meta.get("notes")
+    if isinstance(notes, list) and notes:
+        parts.append(Lines(tuple(map(str, notes)), "dim", bullet=True))
+    parts += [gap(), _events(info["events"]), gap(), _runs(info["runs"])]
+    warnings = [f"run {r['run']}: {w}" for r in info["runs"] for w in r["warnings"]]
+    if warnings:
+        parts += [gap(), Lines(tuple(f"WARNING: {w}" for w in warnings), "yellow")]
+    if info["probes"]:
+        parts += [gap(), _probes(info["probes"])]
+    if info["namespaces"]:
+        parts += [gap(), _namespaces(info)]
+    host = meta.get("host")
+    if isinstance(host, Mapping) and host:
+        parts += [gap(), Heading("Host"), Lines(tuple(_host(host)))]
+    return parts
+
+
+def _flat(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{k} {_flat(v)}" for k, v in value.items())
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(str, value))
+    return str(value)
+
+
+def _events(events: Sequence[Mapping[str, Any]]) -> Grid:
+    rows = [
+        (
+            Cell(e["name"]),
+            e["unit"],
+            e["kind"],
+            f"{e['frequency_hz']} Hz" if e["frequency_hz"] else "",
+            format_count(e["samples"]),
+            format_count(e["rows"]),
+        )
+        for e in events
+    ]
+    columns = (
+        Column("Event", right=False, wrap=True),
+        Column("unit", right=False),
+        Column("kind", right=False),
+        Column("asked", keep=2),
+        Column("samples"),
+        Column("rows", keep=3),
+    )
+    return Grid(columns, tuple(rows))
+
+
+def _runs(runs: Sequence[Mapping[str, Any]]) -> Grid:
+    rows = []
+    for run in runs:
+        denominators = " ".join(f"{k} {v:,.0f}" for k, v in run["denominators"].items() if k != "second")
+        state = f"failed: {run['failed']}" if run["failed"] else "warm-up" if run["warmup"] else ""
+        lost = run["lost_share"]
+        rows.append(
+            (
+                str(run["run"]),
+                Cell(run["scenario"]),
+                run["kernel"],
+                f"{run['duration_s']:.1f}",
+                format_count(run["samples"]),
+                Cell(percent(lost) if not math.isnan(lost) else "unknown", "red" if lost > 0.01 else ""),
+                denominators,
+                " ".join(run["probes_on"]),
+                Cell(state, "red" if run["failed"] else "dim"),
+            )
+        )
+    columns = (
+        Column("Run"),
+        Column("scenario", right=False, wrap=True),
+        Column("kernel", right=False, keep=3),
+        Column("seconds"),
+        Column("samples"),
+        Column("lost"),
+        Column("counted", right=False, keep=2, wrap=True),
+        Column("probes", right=False, keep=4),
+        Column("", right=False),
+    )
+    return Grid(columns, tuple(rows))
+
+
+def _probes(probes: Sequence[Any]) -> Grid:
+    rows = [
+        (
+            Cell(p.name),
+            p.target,
+            p.rung,
+            Cell(p.state, "" if p.state == "attached" else "yellow"),
+            format_count(p.hits),
+            f"{p.cost_ns_per_hit:.0f} ns" if p.cost_ns_per_hit else "",
+            p.reason,
+        )
+        for p in probes
+    ]
+    columns = (
+        Column("Probe", right=False, wrap=True),
+        Column("target", right=False, keep=1),
+        Column("rung", right=False),
+        Column("state", right=False),
+        Column("hits", keep=2),
+        Column("a hit", keep=3),
+        Column("reason", right=False, keep=4, wrap=True),
+    )
+    return Grid(columns, tuple(rows))
+
+
+def _namespaces(info: Mapping[str, Any]) -> Grid:
+    devices: dict[str, list[str]] = {}
+    for device in info["devices"]:
+        devices.setdefault(device["namespace"], []).append(device["name"])
+    rows = [
+        (Cell(n["label"]), str(n["inode"]), n["role"], " ".join(devices.get(n["label"], [])))
+        for n in info["namespaces"]
+    ]
+    columns = (
+        Column("Namespace", right=False, wrap=True),
+        Column("inode", keep=2),
+        Column("role", right=False, keep=1),
+        Column("devices", right=False, wrap=True),
+    )
+    return Grid(columns, tuple(rows))
+
+
+def _host(host: Mapping[str, Any]) -> list[str]:
+    lines = []
+    for key, value in host.items():
+        text = _flat(value)
+        lines.append(f"{key}: {text if len(text) <= 300 else text[:297] + '...'}")
+    return lines
