@@ -20,8 +20,8 @@ _SUDO = "run as root: sudo nsprof doctor"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One row. `state` is "yes", "no", "partly" or "unknown"; `detail` what was found; `prevents` and `remedy` are empty
-    when nothing is lacking. `group` is "Sampling", "Probes", "Machine" or "Tools"."""
+    """One row. `state` is "yes", "no", "partly" or "unknown"; `detail` what was found; `prevents` and `remedy` are
+    empty when nothing is lacking. `group` is "Sampling", "Probes", "Machine" or "Tools"."""
 
     key: str
     group: str
@@ -75,7 +75,7 @@ def _row(
     reason = trials.reason_of(trial)
     if not reason:
         return Check(key, group, title, "yes", found)
-    return Check(key, group, title, "no", reason, prevents, _root_remedy(remedy))
+    return Check(key, group, title, "no", reason, prevents, _root_remedy(remedy) if "permitted" in reason else remedy)
 
 
 def _sampling() -> Iterator[Check]:

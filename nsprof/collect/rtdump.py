@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -21,7 +22,9 @@ _ATTR = struct.Struct("=HH")
 _RTM_GETLINK, _RTM_GETQDISC = 18, 38
 _NLM_F_REQUEST_DUMP = 0x301
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
-_IFLA_IFNAME, _IFLA_STATS64 = 3, 23
+_IFLA_IFNAME, _IFLA_MTU, _IFLA_QDISC, _IFLA_TXQLEN, _IFLA_LINKINFO = 3, 4, 6, 13, 18
+_IFLA_STATS64, _IFLA_NUM_TX_QUEUES, _IFLA_NUM_RX_QUEUES, _IFLA_GSO_MAX_SIZE = 23, 31, 32, 41
+_IFLA_INFO_KIND = 1
 _TCA_KIND, _TCA_STATS2 = 1, 7
 _TCA_STATS_QUEUE = 3
 _SO_NETNS_COOKIE = 71
@@ -38,11 +41,19 @@ LINK_STATS = tuple(_LINK_STATS.split())
 
 
 class Link(NamedTuple):
-    """A device and its 64-bit statistics, in the order of LINK_STATS."""
+    """A device, its settings, and its 64-bit statistics in the order of LINK_STATS."""
 
     ifindex: int
     name: str
     stats: tuple[int, ...]
+    up: bool = False
+    kind: str = ""  # "veth", "bridge", ...; "" for hardware and lo
+    mtu: int = 0
+    qdisc: str = ""
+    tx_queue_len: int = 0
+    tx_queues: int = 0
+    rx_queues: int = 0
+    gso_max_bytes: int = 0
 
 
 class Qdisc(NamedTuple):
@@ -99,14 +110,31 @@ def _attributes(data: memoryview) -> Iterator[tuple[int, memoryview]]:
 
 
 def _link(body: memoryview) -> Link:
-    ifindex = _IFINFO.unpack_from(body)[2]
-    name, stats = "", ()
-    for kind, value in _attributes(body[_IFINFO.size :]):
-        if kind == _IFLA_IFNAME:
-            name = bytes(value).rstrip(b"\0").decode("utf-8", "backslashreplace")
-        elif kind == _IFLA_STATS64:
-            stats = struct.unpack_from(f"={min(len(value) // 8, len(LINK_STATS))}Q", value)
-    return Link(ifindex, name, stats)
+    _, _, ifindex, flags, _ = _IFINFO.unpack_from(body)
+    found = dict(_attributes(body[_IFINFO.size :]))
+    stats = found.get(_IFLA_STATS64, memoryview(b""))
+    kind = dict(_attributes(found.get(_IFLA_LINKINFO, memoryview(b"")))).get(_IFLA_INFO_KIND, b"")
+
+    def number(attribute: int) -> int:
+        return int.from_bytes(found.get(attribute, b""), sys.byteorder)
+
+    return Link(
+        ifindex,
+        _string(found.get(_IFLA_IFNAME, b"")),
+        struct.unpack_from(f"={min(len(stats) // 8, len(LINK_STATS))}Q", stats),
+        bool(flags & 1),  # IFF_UP
+        _string(kind),
+        number(_IFLA_MTU),
+        _string(found.get(_IFLA_QDISC, b"")),
+        number(_IFLA_TXQLEN),
+        number(_IFLA_NUM_TX_QUEUES),
+        number(_IFLA_NUM_RX_QUEUES),
+        number(_IFLA_GSO_MAX_SIZE),
+    )
+
+
+def _string(value: bytes | memoryview) -> str:
+    return bytes(value).rstrip(b"\0").decode("utf-8", "backslashreplace")
 
 
 def _qdisc(body: memoryview) -> Qdisc | None:
@@ -114,7 +142,7 @@ def _qdisc(body: memoryview) -> Qdisc | None:
     name = ""
     for kind, value in _attributes(body[_TCMSG.size :]):
         if kind == _TCA_KIND:
-            name = bytes(value).rstrip(b"\0").decode("ascii", "backslashreplace")
+            name = _string(value)
         elif kind == _TCA_STATS2:
             for inner, queue in _attributes(value):
                 if inner == _TCA_STATS_QUEUE:
