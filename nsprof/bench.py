@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from nsprof import topology, workload
+from nsprof.collect import host
 from nsprof.collect.sampler import SamplerConfig
 from nsprof.errors import UsageError, WorkloadError
 from nsprof.model.builder import ProfileBuilder
@@ -163,7 +164,10 @@ def _one_run(
             remote_cpus=topo.remote_cpus,
             kernel=platform.release(),
         )
-        builder.meta.setdefault("topology", {})[name] = topo.describe()
+        described = builder.meta.setdefault("topology", {})
+        if name not in described:
+            ends = {place.name: place.netns_path for place in (topo.host, topo.server, topo.client)}
+            described[name] = {**topo.describe(), "namespaces": host.snapshot(ends, tools=False)["namespaces"]}
         with driver.servers(topo.server, len(clients)):
             try:
                 run = observer.window(builder, scene, lambda: _drive(driver, clients, topo.server_address))
@@ -207,11 +211,10 @@ def _sum_values(outcomes: Sequence[workload.Outcome]) -> tuple[Value, ...]:
 
 def _describe(builder: ProfileBuilder, options: BenchOptions, seed: int) -> None:
     from nsprof import __version__
-    from nsprof.collect import host
 
     builder.meta["tool"] = {"name": "nsprof", "version": __version__}
     builder.meta["created"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    builder.meta["host"] = host.snapshot([])
+    builder.meta["host"] = host.snapshot({})
     builder.meta["bench"] = {
         "command": list(options.command),
         "scenarios": list(options.scenarios),

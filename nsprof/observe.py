@@ -10,11 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
 
-from nsprof.collect import counters
+from nsprof.collect import counters, cputime
+from nsprof.collect.cputime import CpuTimes
 from nsprof.collect.sampler import RawBatch, Sampler, SamplerConfig, add_batch
 from nsprof.collect.symbols import KernelSymbols
 from nsprof.model.builder import ProfileBuilder
@@ -84,9 +85,12 @@ class Observer:
         paths = {path: builder.namespace(ns) for path, ns in scene.namespaces.items()}
         before = counters.take(paths)
         started = time.time()
-        with self._sampling():
+        with self._sampling() as times:
             traffic = work()
-        after = counters.take(paths, closing=True)
+        # CPU times are those of the moments at which sampling was switched on and off: attaching and detaching
+        # costs CPU that no sample can show.
+        before = replace(before, cpu=times[0])
+        after = replace(counters.take(paths, closing=True), cpu=times[1])
         index = len(builder.runs)
         rows = counters.delta(before, after, index, paths)
         builder.counters.extend(rows)
@@ -131,9 +135,13 @@ class Observer:
         return run
 
     @contextmanager
-    def _sampling(self) -> Iterator[None]:
-        """Sampler on within the block; its tables are emptied now and then by a thread."""
+    def _sampling(self) -> Iterator[list[CpuTimes]]:
+        """Sampler on within the block; its tables are emptied now and then by a thread.
+
+        Yields a list that holds the CPU times at the beginning and, after the block, also those at the end.
+        """
         ended = threading.Event()
+        times: list[CpuTimes] = []
 
         def drain() -> None:
             while not ended.wait(_POLL_S):
@@ -142,12 +150,14 @@ class Observer:
         drainer = threading.Thread(target=drain, name="nsprof-drain", daemon=True)
         self._sampler.start()
         try:
+            times.append(cputime.read())
             drainer.start()
-            yield
+            yield times
         finally:
             ended.set()
             if drainer.ident is not None:
                 drainer.join()
+            times.append(cputime.read())
             self._sampler.stop()
 
     def discard(self) -> RawBatch:

@@ -14,7 +14,7 @@ from pathlib import Path
 from nsprof import netns, workload
 from nsprof.collect import host, names
 from nsprof.collect.sampler import SamplerConfig
-from nsprof.errors import EvidenceError, NsprofError, PreflightError, UsageError
+from nsprof.errors import EvidenceError, NsprofError, PreflightError, TopologyError, UsageError
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Namespace, Profile, Run
 from nsprof.observe import Observer, Scene, Traffic
@@ -121,29 +121,26 @@ def _check_writable(path: str) -> None:
 
 
 def _scene(options: RecordOptions, inside: str | None, watched: list[str]) -> Scene:
-    own = netns.inode(_OWN)
-    known = names.namespaces()  # path -> Namespace, of all that can be found, named
-    by_inode = {ns.inode: (path, ns) for path, ns in known.items()}
+    """All namespaces that can be found, those of interest first, each once, under the best name there is."""
     ours = [inside] if inside else watched or [_OWN]
-    spaces: dict[str, Namespace] = {}
-    for path in ours:
-        number = netns.inode(path)
-        named = by_inode.get(number, (path, Namespace(number, netns.cookie(path))))[1]
-        spaces[path] = named
-    taken = {ns.inode for ns in spaces.values()}
-    for path, ns in known.items():
-        if ns.inode not in taken:
-            spaces[path] = ns
-            taken.add(ns.inode)
-    if own not in taken:
-        spaces[_OWN] = Namespace(own, netns.cookie(_OWN), name="init" if own == netns.inode("/proc/1/ns/net") else "")
+    places = {netns.inode(path): path for path in ours}
+    for inode, path in {netns.inode(_OWN): _OWN, **names.paths_of()}.items():
+        places.setdefault(inode, path)
+    labels = names.names_of(places)
     return Scene(
         scenario=options.scenario or (Path(options.command[0]).name if options.command else "watch"),
-        namespaces=spaces,
-        ends=tuple(ours),
+        namespaces={path: Namespace(i, _cookie(path), name=labels.get(i, "")) for i, path in places.items()},
+        ends=tuple(dict.fromkeys(ours)),
         reference=("", options.reference) if options.reference else None,
         kernel=platform.release(),
     )
+
+
+def _cookie(path: str) -> int:
+    try:
+        return netns.cookie(path)
+    except TopologyError:  # it vanished since it was listed: its samples, if any, keep the inode
+        return 0
 
 
 def _command(options: RecordOptions, inside: str | None) -> Callable[[], Traffic]:
@@ -175,7 +172,8 @@ def _wait(duration_s: float | None) -> Callable[[], Traffic]:
 def _finish(builder: ProfileBuilder, options: RecordOptions, inside: str | None, watched: list[str]) -> Profile:
     from nsprof import __version__
 
-    places = [inside] if inside else watched or [_OWN]
+    paths = [inside] if inside else watched or [_OWN]
+    places = dict(zip(options.watched or (options.inside or "own",), paths, strict=True))
     builder.meta.update(
         tool={"name": "nsprof", "version": __version__},
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

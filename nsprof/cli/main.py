@@ -31,6 +31,10 @@ VERBS: dict[str, tuple[str, str, str]] = {
 }
 
 
+#: Verbs whose statuses 1..124 belong to the command that they run.
+_RUNS_COMMANDS = ("record", "bench", "vm", "simulate", "topo", "churn")
+
+
 class _Verbs(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -107,6 +111,14 @@ def run(argv: list[str] | None = None) -> None:
         where = f" on {error.filename}" if error.filename else ""
         click.echo(f"nsprof: {error.strerror or error}{where}", err=True)
         status = 1
+    except Exception as error:  # the last line of defence: a bug of ours is said, not thrown at the user
+        if debug:
+            raise
+        click.echo(f"nsprof: internal error: {type(error).__name__}: {error}", err=True)
+        click.echo(
+            "  hint: this is a bug in nsprof; run again with 'nsprof --debug ...' and report what it prints", err=True
+        )
+        status = 125 if words[:1] and words[0] in _RUNS_COMMANDS else 1
     sys.exit(status if isinstance(status, int) else 0)
 
 

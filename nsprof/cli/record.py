@@ -28,7 +28,6 @@ import click
 @click.option(
     "--hop/--no-hop", default=False, help="Hop probes: charge softirq CPU to the namespace and device served."
 )
-@click.option("--ledger", is_flag=True, help="Count copies, checksums, segments and fragments (a pass of its own).")
 @click.option("--strict", is_flag=True, help="Fail when more than 1 % of the samples were lost.")
 @click.option("-q", "--quiet", is_flag=True, help="Only errors on stderr.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)

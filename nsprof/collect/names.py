@@ -11,12 +11,15 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Membership", "membership", "names_of"]
+__all__ = ["Membership", "membership", "names_of", "paths_of"]
 
+#: Where namespaces are kept as files: ip(8) and docker.
+_NETNS_FOLDERS = ("run/netns", "run/docker/netns")
 _ID = r"(?P<id>[0-9a-f]{32,64})"
 #: Last component of a container's control group, cgroupfs or systemd driver, by engine.
 _CONTAINER = (
@@ -89,6 +92,20 @@ def names_of(inodes: Iterable[int] | None = None, *, root: Path = Path("/")) -> 
     return _told_apart(found)
 
 
+def paths_of(*, root: Path = Path("/")) -> dict[int, str]:
+    """A path to enter each namespace by, by inode: its file under /run/netns where it has one, else a process's."""
+    found = {inode: str(root / f"proc/{pid}/ns/net") for inode, pid in _first_processes(root, None).items()}
+    for folder in _NETNS_FOLDERS:
+        try:
+            entries = sorted(os.scandir(root / folder), key=lambda entry: entry.name, reverse=True)
+        except OSError:
+            continue
+        for entry in entries:
+            with suppress(OSError):  # removed since it was listed
+                found[entry.stat().st_ino] = entry.path
+    return found
+
+
 def _told_apart(names: Mapping[int, str]) -> dict[int, str]:
     seen: set[str] = set()
     result = {}
@@ -101,7 +118,7 @@ def _told_apart(names: Mapping[int, str]) -> dict[int, str]:
 def _given_names(root: Path) -> dict[int, str]:
     """Names under /run/netns and docker's folder; the first in alphabetical order where one has several."""
     found: dict[int, str] = {}
-    for folder in ("run/netns", "run/docker/netns"):
+    for folder in _NETNS_FOLDERS:
         try:
             entries = sorted(os.scandir(root / folder), key=lambda entry: entry.name)
         except OSError:
