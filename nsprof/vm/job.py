@@ -45,7 +45,8 @@ Output = Callable[[str, bytes], None]
 class JobResult:
     """What came back: the command's exit status and words, and how the guest fared.
 
-    `boot_s` is from QEMU's start to the command's start, `wall_s` to the guest's end. `files` are those in
+    `boot_s` is from QEMU's start to the command's start (`boot_cpu_s`: QEMU's CPU time until then), `wall_s` to the
+    guest's end. `files` are those in
     `out_dir`, relative to it; `skipped` says what the command left there that is no plain file.
     """
 
@@ -54,6 +55,7 @@ class JobResult:
     stderr: str
     console_tail: tuple[str, ...]
     boot_s: float
+    boot_cpu_s: float
     wall_s: float
     accel: str
     files: tuple[Path, ...] = ()
@@ -97,6 +99,7 @@ def run_job(
         job = _Job(machine, on_output, stack)
         try:
             boot_s = job.wait_started(boot_timeout_s) - start
+            boot_cpu_s = machine.cpu_s()
             status = job.wait_ended(timeout_s)
         finally:
             files, skipped = _collect(machine.directory / "job" / "out", out_dir)
@@ -106,6 +109,7 @@ def run_job(
             stderr=job.text("stderr"),
             console_tail=tuple(machine.tail()),
             boot_s=boot_s,
+            boot_cpu_s=boot_cpu_s,
             wall_s=time.monotonic() - start,
             accel=chosen,
             files=files,

@@ -98,6 +98,18 @@ class Machine:
         self.status = int(words[1])
         return True
 
+    def cpu_s(self) -> float:
+        """CPU seconds that QEMU has used so far: what a boot costs, however busy the machine is."""
+        keeper = self._keeper.pid
+        ticks = 0
+        try:
+            for child in Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split():
+                fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
+                ticks += int(fields[11]) + int(fields[12])  # utime, stime: proc(5) counts from the PID
+        except OSError:  # it has just ended
+            return 0.0
+        return ticks / os.sysconf("SC_CLK_TCK")
+
     def console(self) -> str:
         """What the guest wrote on its serial line so far; control characters are dropped."""
         return _printable(self.directory / "console")

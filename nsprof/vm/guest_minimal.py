@@ -1,0 +1,159 @@
+"""The simulator's guest: as little as possible, so that little but the traffic runs in the measured samples.
+
+A first file system with busybox, this machine's `ip`, nsprof's traffic program and the modules; no 9p, no block
+device. The scenario is a Plan: namespaces, and for each of them settings and `ip -batch` lines, in steps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nsprof.errors import VmError
+from nsprof.vm import initramfs, tcg_build
+from nsprof.vm.kernels import Kernel
+
+__all__ = ["GuestJob", "Plan", "Step", "archive", "program_files"]
+
+#: What every scenario may need; loaded always, so that code lies at the same addresses in all of them.
+MODULES = ("veth", "bridge")
+_IP = "/usr/bin/ip"
+APPLETS = ("sh", "mount", "insmod", "mkdir", "cat", "gzip", "poweroff", "nsenter", "sleep", "echo", "sysctl", "ls")
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is done inside one network namespace, in this order: settings (file under /proc/sys -> value), `ip`."""
+
+    netns: str
+    settings: tuple[tuple[str, str], ...] = ()
+    ip: tuple[str, ...] = ()
+    shell: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a scenario is built: the namespaces, then the steps. `modules` are needed besides MODULES.
+
+    `client` and `server` name the namespaces of the two ends, `address` is the server's, `wire` the device in
+    `count_netns` whose packets are counted. `programs` are programs of this machine that the steps run.
+    """
+
+    name: str
+    netns: tuple[str, ...]
+    steps: tuple[Step, ...]
+    client: str
+    server: str
+    address: str
+    count_netns: str
+    wire: str
+    family: int = 4
+    modules: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class GuestJob:
+    """What the guest does once its network stands: `arguments` are those of the traffic program."""
+
+    plan: Plan | None
+    arguments: tuple[str, ...] = ()
+    dump_symbols: bool = False
+    command: tuple[str, ...] = ()
+    files: Mapping[str, Path] = field(default_factory=dict)
+
+
+def program_files(program: str) -> dict[str, Path]:
+    """A program of this machine and the libraries that it needs, as files of a guest. Raises VmError."""
+    found = shutil.which(program, path="/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/bin:/usr/local/sbin")
+    if found is None:
+        package = {"ip": "iproute2", "tc": "iproute2", "nft": "nftables", "ethtool": "ethtool"}.get(program, program)
+        raise VmError(f"{program} is not installed: the guest needs it", f"apt install {package}")
+    listing = subprocess.run(["ldd", found], capture_output=True, text=True, check=False).stdout
+    files = {f"/usr/bin/{program}": Path(found).resolve()}
+    for library in re.findall(r"(?:=> )?(/\S+) \(0x", listing):
+        files[library] = Path(library).resolve()
+    return files
+
+
+def archive(kernel: Kernel, job: GuestJob) -> bytes:
+    """The initramfs: a part that all jobs on this kernel share (cached), and the job's own. Raises VmError."""
+    plan = job.plan
+    wanted = [*MODULES, *(plan.modules if plan else ())]
+    chain = initramfs.module_chain(kernel, wanted)
+    files: dict[str, bytes | Path] = {"/bin/traffic": tcg_build.traffic()}
+    for program in ("ip", *(plan.programs if plan else ())):
+        files.update(program_files(program))
+    base = initramfs.build(
+        kernel,
+        init=b"#!/bin/busybox sh\nexec /bin/busybox sh /job/start\n",
+        modules=chain,
+        applets=APPLETS,
+        directories=("proc", "sys", "run", "tmp", "etc", "run/netns"),
+        files=files,
+    )
+    own = [initramfs.Entry("job", stat.S_IFDIR | 0o755)]
+    for name, text in _scripts(job).items():
+        own.append(initramfs.Entry(f"job/{name}", stat.S_IFREG | 0o755, text.encode()))
+    folders: set[str] = set()
+    for name, path in job.files.items():
+        for folder in reversed(Path(name.lstrip("/")).parents):
+            if str(folder) not in (".", *folders):
+                folders.add(str(folder))
+                own.append(initramfs.Entry(str(folder), stat.S_IFDIR | 0o755))
+        mode = stat.S_IMODE(path.stat().st_mode) | 0o444
+        own.append(initramfs.Entry(name.lstrip("/"), stat.S_IFREG | mode, path.read_bytes()))
+    return base.read_bytes() + initramfs.cpio(own)
+
+
+def modules_key(kernel: Kernel, plan: Plan | None) -> str:
+    """A word that is the same where the same modules are loaded in the same order on the same kernel."""
+    chain = initramfs.module_chain(kernel, [*MODULES, *(plan.modules if plan else ())])
+    digest = hashlib.sha256(kernel.image.read_bytes())
+    for path in chain:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:20]
+
+
+def _scripts(job: GuestJob) -> dict[str, str]:
+    start = [
+        "export PATH=/bin:/usr/bin:/sbin:/usr/sbin",
+        "mount -t devtmpfs dev /dev; mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t tmpfs run /run",
+        "mkdir -p /run/netns",
+        'fail() { echo "NSPROF failed $*"; poweroff -f; sleep 9; }',
+        'for m in /modules/*.ko; do [ -e "$m" ] && { insmod "$m" || fail "module $m"; }; done',
+    ]
+    scripts: dict[str, str] = {}
+    if job.plan:
+        start += _plan_lines(job.plan, scripts)
+    start.append("echo NSPROF ready")
+    if job.dump_symbols:
+        start.append("cat /proc/modules /proc/kallsyms | gzip -1 | traffic bulk || fail symbols")
+    elif job.arguments:
+        words = [*job.arguments, *(("--", *job.command) if job.command else ())]
+        start.append("traffic " + " ".join(shlex.quote(word) for word in words) + " || fail traffic program")
+    start += ["echo NSPROF done", "poweroff -f", "sleep 9"]
+    scripts["start"] = "\n".join(start) + "\n"
+    return scripts
+
+
+def _plan_lines(plan: Plan, scripts: dict[str, str]) -> list[str]:
+    scripts["netns"] = "".join(f"netns add {name}\n" for name in plan.netns)
+    # By path: busybox prefers its own applets, and its ip knows neither batches nor pairs.
+    lines = [f"{_IP} -batch /job/netns || fail namespaces"] if plan.netns else []
+    for number, step in enumerate(plan.steps):
+        inside = [f"echo {shlex.quote(value)} > /proc/sys/{key} || exit 1" for key, value in step.settings]
+        if step.ip:
+            scripts[f"{number}.ip"] = "\n".join(step.ip) + "\n"
+            inside.append(f"{_IP} -batch /job/{number}.ip || exit 1")
+        inside += [" ".join(shlex.quote(word) for word in words) + " || exit 1" for words in step.shell]
+        scripts[f"{number}.sh"] = "\n".join(inside) + "\n"
+        lines.append(f"nsenter -n/run/netns/{step.netns} sh /job/{number}.sh || fail set-up of {step.netns}")
+    return lines
