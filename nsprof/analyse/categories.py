@@ -46,7 +46,7 @@ _EXACT = _flatten(names.EXACT)
 _WEAK = _flatten(names.WEAK)
 #: prefix -> (category or none, strong)
 _PREFIX: dict[str, tuple[int, bool]] = {
-    **{p: (_NONE, False) for p in names.HELPER_PREFIXES},
+    **dict.fromkeys(names.HELPER_PREFIXES, (_NONE, False)),
     **{p: (c, False) for p, c in _flatten(names.WEAK_PREFIXES).items()},
     **{p: (c, True) for p, c in _flatten(names.PREFIXES).items()},
 }
@@ -102,7 +102,13 @@ def _rows(frames: Frames) -> Iterable[tuple[str, str, int]]:
 
 
 def stack_categories(
-    frames: Frames, flat: NDArray[Any], stack: NDArray[Any], position: NDArray[Any], inside: NDArray[Any], stacks: int
+    frames: Frames,
+    flat: NDArray[Any],
+    *,
+    stack: NDArray[Any],
+    position: NDArray[Any],
+    inside: NDArray[Any],
+    stacks: int,
 ) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
     """Categories of all stacks, on time and skidded, as indices into `ALL`.
 

@@ -26,6 +26,7 @@ from nsprof.analyse.selection import (
 from nsprof.analyse.stacks import (
     Functions,
     StackTable,
+    function_categories,
     function_table,
     leaf_functions,
     row_categories,
@@ -77,9 +78,9 @@ def diff(
         force=force,
     )
     effect = _effect(min_effect, sides)
-    functions = _function_deltas(sides, effect, test)
-    names = tuple((n, "", n) for n in categories.ALL)
+        names = tuple((n, "", n) for n in categories.ALL)
     category_keys = [row_categories(v, t) for v, t in zip(sides.views, sides.tables, strict=True)]
+    functions = _function_deltas(sides, category_keys, effect, test)
     groups = _group_deltas(sides, by, category_keys, effect, test) if by else ()
     total = _total(sides, effect, test)
     return DiffReport(
@@ -88,7 +89,7 @@ def diff(
         measure=sides.measure,
         total=total,
         functions=functions,
-        categories=_deltas(sides, category_keys, names, effect, test),
+        categories=_deltas(sides, category_keys, names, effect=effect, test=test),
         # The samples that no function can be blamed for: those without a stack.
         not_attributed=_not_attributed(sides),
         runs_base=len(sides.views[0].runs),
@@ -249,6 +250,7 @@ def _deltas(
     sides: Sides,
     keys: Sequence[NDArray[np.int64]],
     names: Sequence[tuple[str, str, str]],
+    *,
     effect: float,
     test: Test,
     inclusive: Sequence[NDArray[np.float64]] | None = None,
@@ -294,12 +296,15 @@ def _deltas(
     return tuple(rows)
 
 
-def _function_deltas(sides: Sides, effect: float, test: Test) -> tuple[DeltaRow, ...]:
+def _function_deltas(
+    sides: Sides, category: Sequence[NDArray[np.int64]], effect: float, test: Test
+) -> tuple[DeltaRow, ...]:
     f = sides.functions
     keys = [leaf_functions(v, t, f) for v, t in zip(sides.views, sides.tables, strict=True)]
     inclusive = [totals_by_run(v, t, f) for v, t in zip(sides.views, sides.tables, strict=True)]
-    names = [(n, m, categories.category_of(n, m, k)) for n, m, k in zip(f.name, f.module, f.kind, strict=True)]
-    return _deltas(sides, keys, names, effect, test, inclusive)
+    own = function_categories(f, list(zip(sides.views, keys, category, strict=True)))
+    names = list(zip(f.name, f.module, own, strict=True))
+    return _deltas(sides, keys, names, effect=effect, test=test, inclusive=inclusive)
 
 
 def _group_deltas(
@@ -311,12 +316,12 @@ def _group_deltas(
     split = [group(v, by, c) for v, c in zip(sides.views, category, strict=True)]
     labels = {label: i for i, label in enumerate(dict.fromkeys(label for s in split for label in s.labels))}
     keys = [np.array([labels[x] for x in s.labels], "i8")[s.number] for s in split]
-    return _deltas(sides, keys, [(n, "", "") for n in labels], effect, test)
+    return _deltas(sides, keys, [(n, "", "") for n in labels], effect=effect, test=test)
 
 
 def _total(sides: Sides, effect: float, test: Test) -> DeltaRow:
     keys = [np.zeros(len(v.row), "i8") for v in sides.views]
-    row = _deltas(sides, keys, [("total", "", "")], effect, test)
+    row = _deltas(sides, keys, [("total", "", "")], effect=effect, test=test)
     return replace(row[0], status="") if row else DeltaRow("total", "", "", 0.0, 0.0, 0.0)
 
 

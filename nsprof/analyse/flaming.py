@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from nsprof.analyse.comparing import diff, two_sides
 from nsprof.analyse.grouping import HOP_KINDS, group
-from nsprof.analyse.selection import Filter, View, view
+from nsprof.analyse.selection import Filter, View, sums, view
 from nsprof.analyse.stacks import Functions, StackTable, function_table, interrupt_cut, row_categories, stack_table
 from nsprof.model.profile import FrameKind, Profile
 from nsprof.model.results import FlameTree, Measure
@@ -69,7 +69,7 @@ def flame_diff(
 
     `findings` holds each function's verdict, q and interval. Raises ComparisonError as `diff` does.
     """
-    names = {"base_scenario": base_scenario, "new_scenario": new_scenario}
+    names: dict[str, Any] = {"base_scenario": base_scenario, "new_scenario": new_scenario}
     common: dict[str, Any] = {
         "event": event,
         "per": per,
@@ -140,8 +140,8 @@ def _paths(
     code = (number * 3 + pseudo) * (len(profile.stacks) + 1) + stack
     distinct, inverse = np.unique(code, return_inverse=True)
     share = chosen.cost / len(chosen.runs)
-    cost = np.bincount(inverse, weights=share, minlength=len(distinct))
-    samples = np.bincount(inverse, weights=chosen.count, minlength=len(distinct))
+    cost = sums(inverse, share, len(distinct))
+    samples = sums(inverse, chosen.count, len(distinct))
     which, stacks = np.divmod(distinct, len(profile.stacks) + 1)
     groups, pseudos = np.divmod(which, 3)
     _, _, cut = interrupt_cut(profile)
@@ -159,7 +159,7 @@ def _paths(
 def _ragged(
     starts: NDArray[np.int64], lengths: NDArray[np.int64], values: NDArray[np.int64], reverse: bool
 ) -> NDArray[np.int64]:
-    """Concatenation of values[start:start+length], each piece turned round (stacks are leaf first) unless `reverse`."""
+    """Concatenated values[start:start+length], each piece turned round unless `reverse` (stacks are leaf first)."""
     total = int(lengths.sum())
     piece = np.repeat(np.arange(len(lengths)), lengths)
     begin = np.cumsum(lengths) - lengths
@@ -212,9 +212,7 @@ def _tree(
     for values in ("cost", "samples"):
         per_side = [getattr(s, values) for s in sides]
         ends = [end] if len(sides) == 1 else [end[:split], end[split:]]
-        columns.append(
-            [np.bincount(e, weights=v, minlength=len(parent)) for e, v in zip(ends, per_side, strict=True)]
-        )
+        columns.append([sums(e, v, len(parent)) for e, v in zip(ends, per_side, strict=True)])
     zero = np.zeros(len(parent))
     differential = len(sides) == 2
     strings, name, module, kind = _strings(node_name, functions, list(extra))
@@ -240,7 +238,7 @@ def _tree(
 def _merge(
     names: NDArray[np.int64], offsets: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """(name of each node, its parent, node at which each path ends); node 0 is the root, its name is the lowest int."""
+    """(name of each node, its parent, node at which each path ends); node 0 is the root, named the lowest integer."""
     low = int(names.min(initial=0))
     width = int(names.max(initial=0)) - low + 1
     node_names = [np.array([np.iinfo("i8").min])]

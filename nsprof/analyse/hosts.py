@@ -69,7 +69,7 @@ def _short(value: Any) -> str:
 
 
 def refusal(base: Profile, new: Profile) -> str:
-    """Why the two must not be compared without `force`; "" when they may: another CPU architecture runs other code."""
+    """Why the two must not be compared without `force`, or "": another CPU architecture runs other code."""
     machines = [_architecture(p.meta.get("host")) for p in (base, new)]
     if machines[0] and machines[1] and machines[0] != machines[1]:
         return f"different CPU architectures: {machines[0]} against {machines[1]}"

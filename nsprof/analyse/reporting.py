@@ -1,4 +1,4 @@
-"""`nsprof report`: what one scenario costs, by function, category and group, and how far the figures can be trusted."""
+"""`nsprof report`: what a scenario costs, by function, category and group, and how far to trust it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from nsprof.analyse.selection import Filter, View, view
 from nsprof.analyse.stacks import (
     Functions,
     StackTable,
+    function_categories,
     function_table,
     leaf_functions,
     row_categories,
@@ -61,7 +62,7 @@ def report(
     return CostReport(
         title=chosen.title,
         measure=chosen.measure,
-        functions=_function_rows(chosen, table, functions, total),
+        functions=_function_rows(chosen, table, functions, category),
         categories=_category_rows(chosen, category, total),
         groups=groups,
         total=total,
@@ -84,8 +85,12 @@ def _share(chosen: View, mask: NDArray[Any]) -> float:
     return float(chosen.cost[mask].sum()) / whole if whole > 0 else 0.0
 
 
-def _function_rows(chosen: View, table: StackTable, functions: Functions, total: float) -> tuple[FunctionRow, ...]:
+def _function_rows(
+    chosen: View, table: StackTable, functions: Functions, category: NDArray[np.int64]
+) -> tuple[FunctionRow, ...]:
+    total = float(chosen.totals().mean())
     leaf = leaf_functions(chosen, table, functions)
+    of_function = function_categories(functions, [(chosen, leaf, category)])
     number = len(functions)
     own_by_run = chosen.by_run(leaf, number)
     own = own_by_run.mean(axis=1)
@@ -103,7 +108,7 @@ def _function_rows(chosen: View, table: StackTable, functions: Functions, total:
             FunctionRow(
                 name=functions.name[i],
                 module=functions.module[i],
-                category=categories.category_of(functions.name[i], functions.module[i], functions.kind[i]),
+                category=of_function[i],
                 self_cost=float(own[i]),
                 total_cost=float(inclusive[i]),
                 self_share=float(own[i] / total) if total > 0 else 0.0,

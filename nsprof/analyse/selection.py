@@ -102,7 +102,8 @@ class View:
 
     @property
     def skid(self) -> NDArray[np.bool_]:
-        return self.column("lateness") == int(Lateness.SKID)
+        late: NDArray[np.bool_] = self.column("lateness") == int(Lateness.SKID)
+        return late
 
     def by_run(self, key: NDArray[Any], keys: int, values: NDArray[Any] | None = None) -> NDArray[np.float64]:
         """Sums of `values` (default: unit cost) by key and run, shape (keys, runs); negative keys are left out."""
@@ -112,11 +113,16 @@ class View:
         flat = np.bincount(
             (key[keep] * number + self.run[keep]), weights=values[keep].astype("f8"), minlength=keys * number
         )
-        return flat.reshape(keys, number)
+        return flat.reshape(keys, number).astype("f8", copy=False)
 
     def totals(self) -> NDArray[np.float64]:
         """Unit cost of everything kept, by run."""
-        return np.bincount(self.run, weights=self.cost, minlength=len(self.runs))
+        return sums(self.run, self.cost, len(self.runs))
+
+
+def sums(key: NDArray[Any], values: NDArray[Any], keys: int) -> NDArray[np.float64]:
+    """Sum of `values` by `key` in 0..keys-1."""
+    return np.bincount(key, weights=values, minlength=keys).astype("f8", copy=False)
 
 
 def _near(word: str, known: Iterable[str]) -> str:
@@ -298,7 +304,7 @@ def _scales(runs: Sequence[Run], per: str, where: Filter, weights: NDArray[Any])
     if per == "":
         return np.ones(len(runs))
     if per == "share":
-        return np.divide(100.0, weights, out=np.zeros(len(runs)), where=weights > 0)
+        return 100.0 * _inverse(weights)
     if where.slices is not None:
         if per != "second":
             raise UsageError(
@@ -310,8 +316,16 @@ def _scales(runs: Sequence[Run], per: str, where: Filter, weights: NDArray[Any])
             raise UsageError(
                 f"the run lasted {min(r.duration_s for r in runs):.1f} s: seconds {first}-{last} are not in it"
             )
-        return 1.0 / np.array(seconds)
-    return 1.0 / np.array([r.denominators[per] for r in runs])
+        return _inverse(seconds)
+    return _inverse([r.denominators[per] for r in runs])
+
+
+def _inverse(values: Sequence[float] | NDArray[Any]) -> NDArray[np.float64]:
+    """1 / value, 0 where the value is 0."""
+    made: NDArray[np.float64] = np.zeros(len(values))
+    array = np.asarray(values, "f8")
+    np.divide(1.0, array, out=made, where=array > 0)
+    return made
 
 
 def _probe_note(profile: Profile, scenario: str, chosen: Sequence[int], hop: bool) -> str:
@@ -431,7 +445,7 @@ def device_label(profile: Profile, index_plus_one: int) -> str:
 
 
 def effective_namespace(profile: Profile, rows: NDArray[Any] | None = None) -> NDArray[np.int64]:
-    """The namespace that the CPU worked for: the hop's; without one, in task context, the task's; else unknown (0)."""
+    """The namespace that the CPU worked for: the hop's; without one, in task context, the task's; else 0."""
     s = profile.samples if rows is None else profile.samples.take(rows)
     own = np.isin(s.context, (Context.TASK, Context.USER)) & np.isin(s.hop_dir, (Direction.UNKNOWN, Direction.TASK))
     return np.where(s.hop_ns != 0, s.hop_ns, np.where(own, s.task_ns, 0)).astype("i8")

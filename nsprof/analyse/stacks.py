@@ -108,7 +108,9 @@ def stack_table(
     flat = profile.stacks.frames
     function = frame_function[flat] if len(flat) else np.zeros(0, "i8")
     inside = position <= cut[stack]
-    category, late = categories.stack_categories(profile.frames, flat, stack, position, inside, number)
+    category, late = categories.stack_categories(
+        profile.frames, flat, stack=stack, position=position, inside=inside, stacks=number
+    )
     leaf = np.full(number, -1, "i8")
     leaf[stack[position == 0]] = function[position == 0]
     counted = np.ones(len(flat), bool) if join_contexts else inside
@@ -133,6 +135,28 @@ def row_categories(chosen: View, table: StackTable) -> NDArray[np.int64]:
     category = np.where(chosen.skid, table.category_late[stack], table.category[stack]).astype("i8")
     user = chosen.column("context") == int(Context.USER)
     return np.where(user & (category != categories.PROFILER), categories.USER, category)
+
+
+def function_categories(
+    functions: Functions, sides: Sequence[tuple[View, NDArray[np.int64], NDArray[np.int64]]]
+) -> tuple[str, ...]:
+    """Each function's category: the one that most of its own cost falls into (a helper's depends on its callers);
+    by its name where it has no cost of its own. `sides` are (view, leaf function, category) of the rows."""
+    wide = len(categories.ALL)
+    table = np.zeros(len(functions) * wide)
+    for chosen, leaf, category in sides:
+        keep = leaf >= 0
+        table += np.bincount(
+            leaf[keep] * wide + category[keep], weights=chosen.cost[keep] / len(chosen.runs), minlength=len(table)
+        )
+    by_function = table.reshape(len(functions), wide)
+    most, there = by_function.argmax(axis=1), by_function.sum(axis=1) > 0
+    return tuple(
+        categories.ALL[most[i]]
+        if there[i]
+        else categories.category_of(functions.name[i], functions.module[i], functions.kind[i])
+        for i in range(len(functions))
+    )
 
 
 def totals_by_run(chosen: View, table: StackTable, functions: Functions) -> NDArray[np.float64]:

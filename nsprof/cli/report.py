@@ -35,7 +35,7 @@ __all__ = ["command"]
 @click.option("--limit", default=30, show_default=True, type=click.IntRange(0), help="Functions to show; 0: all.")
 @click.option("--strict", is_flag=True, help="Exit with 1 on lost samples, stolen time or sums that do not add up.")
 def command(profile: str | None, form: str | None, limit: int, strict: bool, **options: Any) -> int:
-    """Show what PROFILE costs, per function: self and total, share of busy time and cost per transaction, KB or packet.
+    """Show what PROFILE costs per function: self and total, in % of busy time and per transaction, KB or packet.
 
     PROFILE is a .nsprof file (default: profile.nsprof) or any file that 'nsprof import' reads.
     """
@@ -44,7 +44,8 @@ def command(profile: str | None, form: str | None, limit: int, strict: bool, **o
     from nsprof.render import text
 
     data = open_profile(profile)
-    chosen = [options["scenario"]] if options["scenario"] else list(scenario_names(data)) or [None]
+    names = scenario_names(data)
+    chosen: list[str | None] = [options["scenario"]] if options["scenario"] else [*names] or [None]
     reports = [
         analyse.report(
             data,

@@ -139,7 +139,8 @@ def markdown(parts: Iterable[Part]) -> str:
             out += [*(f"- {_plain(line)}" if line else "" for line in part.lines), ""]
         else:
             out += _markdown_grid(part)
-    return "\n".join(out).rstrip() + "\n"
+    lines = [line for i, line in enumerate(out) if line or (i and out[i - 1])]
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def _plain(text: str) -> str:

@@ -23,7 +23,7 @@ __all__ = ["cost", "diff_parts", "gap", "percent", "report_parts", "scenario_par
 #: From this share of late samples on, a function is marked.
 SKID_MARK = 0.5
 _MARK = " ~"
-_LEGEND = "~ most of its samples arrived late (skid): the time was spent with interrupts off before it came to this function"
+_LEGEND = "~ most of its samples arrived late (skid): the time was spent with interrupts off, before this"
 
 
 def cost(value: float, *, sign: bool = False) -> str:
@@ -216,7 +216,7 @@ def diff_parts(diff: DiffReport, *, limit: int = 25) -> list[Part]:
         ),
         Lines(
             (
-                f"{cost(t.base)} -> {cost(t.new)} {m.label}"
+                f"from {cost(t.base)} to {cost(t.new)} {m.label}"
                 + (f", 95% of the difference {interval_text(t.interval, sign=True)}" if t.interval else "")
                 + (f", {_verdict_words(t)}" if t.verdict else ""),
                 f"{diff.runs_base} against {diff.runs_new} run{'s' * (diff.runs_new != 1)}, "
