@@ -7,7 +7,7 @@ import ipaddress
 from nsprof.errors import TopologyError
 from nsprof.topology import netlink as nl
 
-__all__ = ["refuse_clash"]
+__all__ = ["refuse_clash", "refuse_learned_default"]
 
 
 def refuse_clash(rtnl: nl.Rtnl, block: str) -> None:
@@ -20,12 +20,22 @@ def refuse_clash(rtnl: nl.Rtnl, block: str) -> None:
                 f"address {text} on device {names.get(index, index)} lies in {block}, which the test needs",
                 "leave out --host-netns init, or end the other run (nsprof topo list)",
             )
-    for text in nl.dump_routes(rtnl):
-        if _overlap(text, ours):
+    for route in nl.dump_routes(rtnl):
+        if _overlap(route.network, ours):
             raise TopologyError(
-                f"the route to {text} of this namespace overlaps {block}, which the test needs",
+                f"the route to {route.network} of this namespace overlaps {block}, which the test needs",
                 "leave out --host-netns init, or end the other run (nsprof topo list)",
             )
+
+
+def refuse_learned_default(rtnl: nl.Rtnl) -> None:
+    """Raise TopologyError if IPv6 forwarding would lose the user's default route: the kernel drops routes that a
+    router advertisement brought as soon as any device forwards, and nobody could put them back."""
+    if any(route.learned and route.network == "::/0" for route in nl.dump_routes(rtnl)):
+        raise TopologyError(
+            "IPv6 forwarding in this namespace would delete its default route, which a router advertised",
+            "leave out --host-netns init, or use IPv4",
+        )
 
 
 def _overlap(text: str, ours: ipaddress.IPv4Network | ipaddress.IPv6Network) -> bool:

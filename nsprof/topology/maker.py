@@ -10,6 +10,7 @@ from nsprof.model.scenario import TopologySpec
 from nsprof.netns import entered
 from nsprof.topology import netlink as nl
 from nsprof.topology import sysctl
+from nsprof.topology.clash import refuse_clash, refuse_learned_default
 from nsprof.topology.namespaces import Ns, RunDirectory
 from nsprof.topology.plan import Addresses, Names
 from nsprof.topology.state import State
@@ -89,8 +90,6 @@ class Maker:
 
     def _guard_init(self) -> None:
         """In the initial namespace: refuse clashes, and keep test traffic from leaving by the default route."""
-        from nsprof.topology.clash import refuse_clash
-
         refuse_clash(self.host.rtnl, self.addresses.whole)
         self.state.unreachable = self.addresses.whole
         self.state.save()
@@ -144,6 +143,7 @@ class Maker:
         with self.in_host():
             if self.spec.family == 6:
                 if self.spec.host_netns == "init" and not self.state.saved:
+                    refuse_learned_default(self.host.rtnl)
                     self.state.saved = sysctl.devices_with_forwarding()
                     self.state.save()
                 if sysctl.read(sysctl.FORWARDING_V6) != "1":

@@ -54,7 +54,7 @@ def apart(work: Callable[[Callable[[], None]], T]) -> T:
     `work` gets a function to call between its steps, which raises once that has happened; the exception goes
     on when the work has ended.
     """
-    stop = threading.Event()
+    stop, begun, done = threading.Event(), threading.Event(), threading.Event()
     outcome: list[T] = []
     failure: list[BaseException] = []
 
@@ -63,22 +63,32 @@ def apart(work: Callable[[Callable[[], None]], T]) -> T:
             raise InterruptedError("interrupted")
 
     def run() -> None:
+        begun.set()
         try:
             outcome.append(work(check))
         except BaseException as error:  # noqa: BLE001 - handed to the waiting thread, which raises it
             failure.append(error)
+        finally:
+            done.set()
 
     thread = threading.Thread(target=run, name="nsprof-topology")
-    thread.start()
     interrupt: BaseException | None = None
-    while thread.is_alive():
+    try:
+        thread.start()
+        done.wait()
+    except BaseException as error:  # noqa: BLE001 - raised below, when the work has come to an end
+        interrupt = error
+    # Not Thread.join() here: in Python 3.11 an interrupted join takes the thread for ended.
+    while not done.is_set():
         try:
-            thread.join()
-        except BaseException as error:  # noqa: BLE001 - raised below, when the work has come to an end
-            interrupt = interrupt or error
             stop.set()
+            if not done.wait(1.0) and not begun.is_set():
+                break
+        except BaseException as error:  # noqa: BLE001 - as above
+            interrupt = interrupt or error
     if interrupt is not None:
         raise interrupt
+    thread.join()
     if failure:
         raise failure[0]
     return outcome[0]
@@ -152,7 +162,8 @@ class RunDirectory:
             code = ctypes.get_errno()
             if code not in (errno.EINVAL, errno.ENOENT):  # EINVAL: no longer a mount
                 raise TopologyError(f"unmounting {self.path}: {os.strerror(code)}")
-            for left in self.path.iterdir():
+            for left in self.path.iterdir():  # made beside the mount, if the maker was killed at the wrong moment
+                _libc.umount2(os.fsencode(left), _MNT_DETACH)
                 left.unlink(missing_ok=True)
             self.path.rmdir()
         prefix = f"{self.path}/"

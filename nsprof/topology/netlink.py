@@ -29,6 +29,7 @@ from nsprof.errors import TopologyError
 __all__ = [
     "LinkInfo",
     "Op",
+    "RouteInfo",
     "Rtnl",
     "add_address",
     "add_link",
@@ -100,6 +101,14 @@ class LinkInfo:
     mtu: int
     address: str
     up: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RouteInfo:
+    """A route's destination ("network/prefix"), and whether a router advertisement brought it (RTPROT_RA)."""
+
+    network: str
+    learned: bool
 
 
 def _encode(message: Any, kind: int, request: int, /, **fields: Any) -> bytes:
@@ -463,13 +472,14 @@ def dump_addresses(rtnl: Rtnl) -> list[tuple[int, str]]:
     return found
 
 
-def dump_routes(rtnl: Rtnl) -> list[str]:
-    """The destinations ("network/prefix") of all unicast routes but the default ones."""
+def dump_routes(rtnl: Rtnl) -> list[RouteInfo]:
+    """All unicast routes of the socket's namespace."""
     found = []
     for raw in rtnl.dump(RTM_GETROUTE, bytes(12)):
         message = rtmsg(raw)
         message.decode()
-        target = message.get_attr("RTA_DST")
-        if target and message["type"] == 1:
-            found.append(f"{target}/{message['dst_len']}")
+        if message["type"] == 1:
+            any_ = ipaddress.IPv4Address(0) if message["family"] == socket.AF_INET else ipaddress.IPv6Address(0)
+            target = message.get_attr("RTA_DST") or any_
+            found.append(RouteInfo(f"{target}/{message['dst_len']}", learned=message["proto"] == 9))
     return found
