@@ -78,7 +78,7 @@ def diff(
         force=force,
     )
     effect = _effect(min_effect, sides)
-        names = tuple((n, "", n) for n in categories.ALL)
+    names = tuple((n, "", n) for n in categories.ALL)
     category_keys = [row_categories(v, t) for v, t in zip(sides.views, sides.tables, strict=True)]
     functions = _function_deltas(sides, category_keys, effect, test)
     groups = _group_deltas(sides, by, category_keys, effect, test) if by else ()
