@@ -1,1 +1,224 @@
-"""Other tools' files become profiles; one module a format, detected by content."""
+"""Other tools' files become profiles; one module a format, detected by content, never by name."""
+
+from __future__ import annotations
+
+import mmap
+import sys
+import zlib
+from pathlib import Path
+
+from nsprof.errors import ProfileFormatError, UsageError
+from nsprof.model.profile import Profile
+
+__all__ = ["FORMATS", "detect", "import_file"]
+
+#: format -> what it is
+FORMATS = {
+    "perf.data": "recording of `perf record`",
+    "perf-script": "text of `perf script`",
+    "folded": "folded stacks (stackcollapse-*.pl, bcc profile -f, py-spy raw, inferno)",
+    "bpftrace": "maps that bpftrace prints: @[kstack]: count",
+    "bcc-profile": "text of bcc's profile and offcputime",
+    "pprof": "protobuf profile, gzipped or not",
+    "speedscope": "speedscope JSON",
+}
+_HEAD = 1 << 16
+_MAX_UNPACKED = 4 << 30
+_RATIO = 1000
+
+
+def detect(source: Path | str | bytes | memoryview) -> str:
+    """The format of a file (a path) or of its first bytes; "" when it is none of FORMATS."""
+    if isinstance(source, str | Path):
+        with Path(source).open("rb") as stream:
+            head = stream.read(_HEAD)
+    else:
+        head = bytes(source[:_HEAD])
+    return _detect(_peek(head))
+
+
+def _detect(head: bytes) -> str:
+    from nsprof.store.importers import bpftrace, folded, perfscript, pprof, speedscope
+
+    if head[:8] in (b"PERFILE2", b"2ELIFREP", b"PERFFILE", b"ELIFFREP"):
+        return "perf.data"
+    if head.startswith((b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")):
+        head = folded.to_utf8(head)
+    if speedscope.looks_like(head):
+        return "speedscope"
+    if pprof.looks_like(head):
+        return "pprof"
+    if bpftrace.looks_like_map(head):
+        return "bpftrace"
+    if perfscript.looks_like(head):
+        return "perf-script"
+    if folded.looks_like(head):
+        return "folded"
+    if bpftrace.looks_like_bcc(head):
+        return "bcc-profile"
+    return ""
+
+
+def import_file(
+    path: Path | str,
+    *,
+    format: str | None = None,
+    kallsyms: Path | str | None = None,
+    vmlinux: Path | str | None = None,
+    packets: float | None = None,
+    strict: bool = False,
+) -> Profile:
+    """A Profile out of a file of any of FORMATS ("-": standard input), gzip and zstd being unpacked.
+
+    `packets` become the denominator "skb" of its run. Damaged input: what stands before the damage is kept and
+    `meta["notes"]` says where it broke; `meta["source"]["damaged"]` is then True.
+
+    Raises ProfileFormatError for a file that is none of them, holds no samples, or (`strict`) is damaged.
+    """
+    name = str(path)
+    if format is not None and format not in FORMATS:
+        raise UsageError(f"no such format: {format}", f"one of: {', '.join(FORMATS)}")
+    profile, damaged = _read(_open(path), name, format, _path(kallsyms), _path(vmlinux))
+    meta = {**profile.meta, "source": {**profile.meta["source"], "damaged": damaged}}
+    if strict and damaged:
+        words = [n for n in meta["notes"] if "damaged" in n or "line" in n or "cut off" in n]
+        raise ProfileFormatError(f"{name}: {'; '.join(words) or 'damaged'}", "without --strict the rest is kept")
+    runs = profile.runs
+    if packets is not None:
+        from dataclasses import replace
+
+        if not packets > 0 or packets == float("inf"):
+            raise UsageError(f"not a number of packets: {packets}")
+        runs = tuple(
+            replace(r, denominators={**r.denominators, "skb": float(packets)}, reference="given (--packets)")
+            for r in runs
+        )
+    return profile.with_(meta=meta, runs=runs)
+
+
+def _path(path: Path | str | None) -> Path | None:
+    return None if path is None else Path(path)
+
+
+def _open(path: Path | str) -> memoryview:
+    """The bytes of a file, mapped where possible."""
+    if str(path) == "-":
+        return memoryview(sys.stdin.buffer.read())
+    where = Path(path)
+    try:
+        if where.is_dir():
+            raise ProfileFormatError(f"{where} is a directory", "give the file inside it")
+        with where.open("rb") as stream:
+            if where.is_file() and where.stat().st_size > 0:
+                return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+            return memoryview(stream.read())
+    except OSError as error:
+        raise ProfileFormatError(f"cannot read {where}: {error.strerror}") from error
+
+
+def _read(
+    buf: memoryview, name: str, format: str | None, kallsyms: Path | None, vmlinux: Path | None
+) -> tuple[Profile, bool]:
+    if not len(buf):
+        raise ProfileFormatError(f"{name}: the file is empty")
+    buf, cut = _unpack(buf, name)
+    found = format or _detect(bytes(buf[:_HEAD]))
+    if not found:
+        raise ProfileFormatError(
+            f"{name}: none of the formats that can be imported", f"formats: {', '.join(FORMATS)} (--format names one)"
+        )
+    if (kallsyms or vmlinux) and found != "perf.data":
+        raise UsageError(
+            f"{name} is {found}, whose names are resolved: --kallsyms and --vmlinux serve perf.data only"
+        )
+    if found == "perf.data":
+        from nsprof.store.importers.perfdata import import_perf_data
+
+        profile, damaged = import_perf_data(buf, name, kallsyms=kallsyms, vmlinux=vmlinux)
+    else:
+        profile, damaged = _text_or_tree(buf, name, found)
+    if cut:
+        profile = profile.with_(meta={**profile.meta, "notes": [*profile.meta["notes"], cut]})
+    return profile, damaged or bool(cut)
+
+
+def _text_or_tree(buf: memoryview, name: str, found: str) -> tuple[Profile, bool]:
+    from nsprof.store.importers import bpftrace, folded, perfscript, pprof, speedscope
+
+    readers = {
+        "perf-script": perfscript.import_perf_script,
+        "folded": folded.import_folded,
+        "bpftrace": bpftrace.import_bpftrace,
+        "bcc-profile": bpftrace.import_bcc_profile,
+        "pprof": pprof.import_pprof,
+        "speedscope": speedscope.import_speedscope,
+    }
+    return readers[found](buf, name)
+
+
+def _peek(head: bytes) -> bytes:
+    """The beginning of what is packed in `head`."""
+    if head[:2] == b"\x1f\x8b":
+        try:
+            return zlib.decompressobj(31).decompress(head, _HEAD)
+        except zlib.error:
+            return b""
+    if head[:4] == b"\x28\xb5\x2f\xfd":
+        import io
+
+        import zstandard
+
+        try:
+            return zstandard.ZstdDecompressor().stream_reader(io.BytesIO(head)).read(_HEAD)
+        except zstandard.ZstdError:
+            return b""
+    return head
+
+
+def _unpack(buf: memoryview, name: str) -> tuple[memoryview, str]:
+    """What a gzip or zstd file holds; with words when it is cut off or damaged. Bounded in size."""
+    limit = min(_MAX_UNPACKED, max(64 << 20, len(buf) * _RATIO))
+    out = bytearray()
+    cut = ""
+    if bytes(buf[:2]) == b"\x1f\x8b":
+        at = 0
+        while at < len(buf) and not cut and bytes(buf[at : at + 2]) == b"\x1f\x8b":
+            unpacker = zlib.decompressobj(31)
+            feed = bytes(buf[at : at + (1 << 20)])
+            at += len(feed)
+            try:
+                while feed or (not unpacker.eof and at < len(buf)):
+                    out += unpacker.decompress(feed, 1 << 24)
+                    if len(out) > limit:
+                        raise ProfileFormatError(f"{name}: unpacks to more than {limit} bytes")
+                    feed = unpacker.unconsumed_tail
+                    if unpacker.eof:
+                        at -= len(unpacker.unused_data)
+                        break
+                    if not feed:
+                        feed = bytes(buf[at : at + (1 << 20)])
+                        at += len(feed)
+                if not unpacker.eof:
+                    cut = f"damaged: the gzip data is cut off after {len(out)} bytes"
+            except zlib.error as error:
+                cut = f"damaged: the gzip data breaks after {len(out)} bytes ({error})"
+    elif bytes(buf[:4]) == b"\x28\xb5\x2f\xfd":
+        import io
+
+        import zstandard
+
+        reader = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(
+            io.BytesIO(buf), read_across_frames=True
+        )
+        try:
+            while piece := reader.read(1 << 23):
+                out += piece
+                if len(out) > limit:
+                    raise ProfileFormatError(f"{name}: unpacks to more than {limit} bytes")
+        except zstandard.ZstdError as error:
+            cut = f"damaged: the zstd data breaks after {len(out)} bytes ({error})"
+    else:
+        return buf, ""
+    if not out:
+        raise ProfileFormatError(f"{name}: {cut or 'nothing is packed in it'}")
+    return memoryview(bytes(out)), cut

@@ -1,0 +1,432 @@
+"""perf.data without the perf program: file and pipe mode, both byte orders, every size of perf_event_attr.
+
+`import_perf_data` reads the header, cuts the data into records (`records`), decodes samples in batches (`decode`),
+keeps what the other records say (`sideband`), and names the addresses of the distinct call chains (`resolve`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nsprof.errors import ProfileFormatError
+from nsprof.model.profile import Event, Namespace, Profile, Run
+from nsprof.store.importers import assemble as a
+from nsprof.store.importers.assemble import U64
+from nsprof.store.importers.perfdata import decode as d
+from nsprof.store.importers.perfdata import header as h
+from nsprof.store.importers.perfdata.records import Batch, Scan
+from nsprof.store.importers.perfdata.resolve import CONTEXT_MAX, Resolver, kernel_symbols, modes_of
+from nsprof.store.importers.perfdata.sideband import LOST, LOST_SAMPLES, THROTTLE, UNTHROTTLE, Side, at_times
+
+__all__ = ["import_perf_data"]
+
+_NO_CPU = 0xFFFF
+_COLUMNS = ("event", "chain", "pid", "tid", "time", "cpu", "weight")
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """Columns of the batches decoded so far, and what was counted on the way."""
+
+    parts: list[dict[str, NDArray[Any]]] = field(default_factory=list)
+    chains: d.Chains = field(default_factory=d.Chains)
+    bad: int = 0
+    unknown_event: int = 0
+    branches: int = 0
+    cgroups: Counter[int] = field(default_factory=Counter)
+    last_read: dict[int, int] = field(default_factory=dict)
+    guessed_period: set[int] = field(default_factory=set)
+
+    def column(self, name: str) -> NDArray[Any]:
+        if len(self.parts) > 1:
+            merged = np.concatenate([p.pop(name) for p in self.parts])
+            self.parts[0][name] = merged
+        return self.parts[0][name]
+
+
+def import_perf_data(
+    buf: memoryview, name: str, *, kallsyms: Path | None = None, vmlinux: Path | None = None
+) -> tuple[Profile, bool]:
+    """(profile, whether the file is damaged) of a perf.data file in memory or mapped.
+
+    What stands before the damage is kept. Raises ProfileFormatError when nothing can be read, when there are no
+    samples, or when given symbols do not belong to the recording.
+    """
+    head = h.parse_header(buf)
+    side = Side(head)
+    scan = Scan(buf, head.data_offset, head.data_offset + head.data_size, head.order)
+    got = _Gathered()
+    for batch in scan:
+        for at in batch.others:
+            side.add(batch.buf, at)
+        if len(batch.samples):
+            if not head.attrs:
+                raise ProfileFormatError(f"{name}: samples without a description of their event")
+            _decode_batch(batch, head, got)
+    if scan.damage is not None:
+        head.notes.append(f"damaged at {scan.damage.offset:#x}: {scan.damage.what}; what stands before it was kept")
+    if not head.attrs:
+        raise ProfileFormatError(f"{name}: no event is described in it")
+    if not got.parts:
+        head.notes.append("no samples" + (" before the damage" if scan.damage else " in it"))
+        got.parts.append(_no_rows())
+    side.settle()
+    profile = _profile(name, head, side, got, scan, kallsyms=kallsyms, vmlinux=vmlinux)
+    return profile, scan.damage is not None or bool(got.bad)
+
+
+def _no_rows() -> dict[str, NDArray[Any]]:
+    kinds = ("u1", "u4", "i4", "i4", "u8", "u2", "f8")
+    return {name: np.zeros(0, kind) for name, kind in zip(_COLUMNS, kinds, strict=True)}
+
+
+def _decode_batch(batch: Batch, head: h.Header, got: _Gathered) -> None:
+    order, attrs = head.order, head.attrs
+    for residue in range(8):
+        at = (
+            batch.samples[batch.samples & 7 == residue] if not (batch.samples & 7 == residue).all() else batch.samples
+        )
+        if not len(at):
+            continue
+        usable = (len(batch.buf) - residue) // 8
+        words = np.frombuffer(batch.buf, order + "u8", count=usable, offset=residue)
+        start = (at - residue) >> 3
+        head_words = words[start].astype("u8")
+        size = (head_words >> U64(48) if order == "<" else head_words & U64(0xFFFF)).astype("i8")
+        end = start + (size >> 3)
+        which = _events_of(words, start, end, attrs, got)
+        # One pass a layout: events that share one are decoded together, whatever their ids.
+        layouts: dict[tuple[int, ...], list[int]] = {}
+        for index, attr in enumerate(attrs):
+            key = (attr.sample_type, attr.read_format, attr.branch_sample_type, attr.regs_user, attr.regs_intr)
+            layouts.setdefault(key, []).append(index)
+        for members in layouts.values():
+            rows = np.flatnonzero(np.isin(which, members)) if len(layouts) > 1 else np.flatnonzero(which >= 0)
+            if len(rows):
+                columns = d.decode(words, start[rows], end[rows], attrs[members[0]], order)
+                _keep(words, columns, which[rows], head, got)
+
+
+def _events_of(
+    words: NDArray[Any], start: NDArray[np.int64], end: NDArray[np.int64], attrs: list[h.Attr], got: _Gathered
+) -> NDArray[np.int64]:
+    """Index of each sample's event; -1 for an id that no event has. An id of 0, or none, means the first event."""
+    kind = attrs[0].sample_type
+    if len(attrs) == 1 or not kind & (h.IDENTIFIER | h.ID):
+        return np.zeros(len(start), "i8")
+    place = 1 if kind & h.IDENTIFIER else 1 + sum(bool(kind & bit) for bit in (h.IP, h.TID, h.TIME, h.ADDR))
+    ids = words[np.minimum(start + place, len(words) - 1)].astype("u8")
+    known = [(each, index) for index, attr in enumerate(attrs) for each in attr.ids]
+    if not known:
+        return np.zeros(len(start), "i8")
+    known.sort()
+    table = np.array([k for k, _ in known], "u8")
+    index = np.array([i for _, i in known], "i8")
+    at = np.searchsorted(table, ids).clip(0, len(table) - 1)
+    which = np.where(table[at] == ids, index[at], np.where(ids == 0, 0, -1))
+    which[start + place >= end] = -1
+    got.unknown_event += int((which < 0).sum())
+    return which
+
+
+def _keep(words: NDArray[Any], cols: d.Columns, which: NDArray[np.int64], head: h.Header, got: _Gathered) -> None:
+    got.bad += int(cols.bad.sum())
+    rows = np.flatnonzero(~cols.bad)
+    if not len(rows):
+        return
+    chain = got.chains.add(words, cols, rows)
+    got.branches += int(cols.branches[rows].sum())
+    event = which[rows]
+    if cols.period is not None:
+        weight = cols.period[rows].astype("f8")
+    else:
+        table = np.array([_fixed_period(attr, index, got) for index, attr in enumerate(head.attrs)])
+        weight = table[event]
+    if cols.cgroup is not None:
+        ids, counts = np.unique(cols.cgroup[rows], return_counts=True)
+        got.cgroups.update(dict(zip(ids.tolist(), counts.tolist(), strict=True)))
+    cpu = cols.cpu[rows]
+    part = {
+        "event": event.astype("u1"),
+        "chain": chain,
+        "pid": cols.pid[rows].astype("i4"),
+        "tid": cols.tid[rows].astype("i4"),
+        "time": cols.time[rows],
+        "cpu": np.where((cpu >= 0) & (cpu < _NO_CPU), cpu, _NO_CPU).astype("u2"),
+        "weight": weight,
+    }
+    if cols.read is not None:
+        part = _deliver(words, cols.read.take(rows), part, head, got)
+    got.parts.append(part)
+
+
+def _fixed_period(attr: h.Attr, index: int, got: _Gathered) -> float:
+    """The weight of a sample that carries no period: the event's, or what the frequency means for a clock."""
+    if not attr.freq:
+        return float(attr.period or 1)
+    got.guessed_period.add(index)
+    return 1e9 / attr.period if attr.period and attr.type == 1 and attr.config < 2 else 1.0
+
+
+def _deliver(
+    words: NDArray[Any],
+    where: d.ReadAt,
+    part: dict[str, NDArray[Any]],
+    head: h.Header,
+    got: _Gathered,
+) -> dict[str, NDArray[Any]]:
+    """PERF_SAMPLE_READ: each counter value is a sample of its event, weighing what was counted since the last one.
+
+    As perf does (evlist__deliver_sample); a value that did not move makes no sample.
+    """
+    row, ids, value = d.read_values(words, where)
+    if not where.id_shift:
+        return part
+    order = np.lexsort((np.arange(len(row)), part["time"][row], ids))
+    ids_o, value_o = ids[order], value[order]
+    before = np.zeros(len(order), "u8")
+    before[1:] = value_o[:-1]
+    new = np.ones(len(order), bool)
+    new[1:] = ids_o[1:] != ids_o[:-1]
+    before[new] = [got.last_read.get(i, 0) & 0xFFFFFFFFFFFFFFFF for i in ids_o[new].tolist()]
+    last = np.append(new[1:], True) if len(new) else new
+    got.last_read.update(zip(ids_o[last].tolist(), value_o[last].tolist(), strict=True))
+    delta = np.zeros(len(order), "f8")
+    delta[order] = np.where(value_o >= before, value_o - before, value_o).astype("f8")
+    by_id = {each: index for index, attr in enumerate(head.attrs) for each in attr.ids}
+    event = np.array([by_id.get(i, -1) for i in ids.tolist()], "i8")
+    keep = (event >= 0) & (delta > 0)
+    made = {name: column[row[keep]] for name, column in part.items()}
+    made["event"] = event[keep].astype("u1")
+    made["weight"] = delta[keep]
+    return made
+
+
+def _profile(
+    name: str,
+    head: h.Header,
+    side: Side,
+    got: _Gathered,
+    scan: Scan,
+    *,
+    kallsyms: Path | None,
+    vmlinux: Path | None,
+) -> Profile:
+    columns = {each: got.column(each) for each in _COLUMNS}
+    got.parts.clear()
+    events = _events(head, columns)
+    kernel = kernel_symbols(head, side, kallsyms, vmlinux)
+    resolver = Resolver(head, side, kernel)
+    stacks, of_chain = _stacks(resolver, side, got.chains, columns)
+    task, tasks = _tasks(side, columns)
+    task_ns, namespaces = _namespaces(side, columns)
+    rows = a.Rows(
+        event=columns["event"],
+        stack=of_chain,
+        weight=columns["weight"],
+        task=task,
+        cpu=columns["cpu"],
+        time_ns=columns["time"],
+        task_ns=task_ns,
+        events=events,
+        tasks=tasks,
+        namespaces=namespaces,
+    )
+    notes = [*head.notes, *_notes(head, side, got, scan), kernel.note, *_user_notes(resolver)]
+    counts = {
+        "chain_addresses": got.chains.addresses,
+        "branch_entries": got.branches,
+        "throttle": side.counts[THROTTLE],
+        "unthrottle": side.counts[UNTHROTTLE],
+        "lost_records": side.counts[LOST],
+        "lost_samples_records": side.counts[LOST_SAMPLES],
+        "compressed_bytes": scan.compressed_bytes,
+        "aux_bytes_skipped": scan.skipped_aux_bytes,
+    }
+    features = {k: v for k, v in head.features.items() if k != "cmdline"}
+    run = Run(
+        scenario=Path(name).name,
+        kernel=str(head.features.get("osrelease", "")),
+        cpus=int(head.features.get("nrcpus", 0)),
+        command=tuple(head.features.get("cmdline", ())),
+        warnings=tuple(n for n in notes if n.startswith(("damaged", "lost", "throttled"))),
+        losses=a.no_losses(lost_records=side.lost + side.lost_samples, throttled=side.counts[THROTTLE]),
+    )
+    meta = a.source_meta("perf.data", name, notes, **counts, **features)
+    if got.cgroups:
+        names = {number: side.cgroups.get(number, f"cgroup {number}") for number in got.cgroups}
+        meta["cgroups"] = {names[n]: count for n, count in got.cgroups.most_common(1000)}
+    return a.assemble(rows, resolver.table.frames(), stacks, run=run, meta=meta, named=np.array(resolver.named, bool))
+
+
+def _events(head: h.Header, columns: dict[str, NDArray[Any]]) -> list[Event]:
+    """The events that a profile shows: perf's own helper event ("dummy") only if it was sampled.
+
+    Events that are equal in all a reader sees become one; the numbers in `columns` change accordingly.
+    """
+    sampled = set(np.unique(columns["event"]).tolist())
+    table: dict[Event, int] = {}
+    number = np.zeros(256, "u1")
+    for index, attr in enumerate(head.attrs):
+        if index in sampled or (attr.type, attr.config) != (1, 9):
+            number[index] = table.setdefault(_event(attr, head), len(table))
+    columns["event"] = number[columns["event"]]
+    return list(table)
+
+
+def _event(attr: h.Attr, head: h.Header) -> Event:
+    name = h.event_name(attr, head.event_types)
+    return Event(
+        name,
+        h.event_unit(name),
+        period=0 if attr.freq else min(attr.period, 2**63 - 1),
+        frequency_hz=min(attr.period, 2**31) if attr.freq else 0,
+    )
+
+
+def _stacks(
+    resolver: Resolver, side: Side, chains: d.Chains, columns: dict[str, NDArray[Any]]
+) -> tuple[Any, NDArray[np.int64]]:
+    """(unique stacks of frames, the stack of every sample)."""
+    flat, offsets, mode = chains.table()
+    chain = columns["chain"].astype("i8")
+    number = len(offsets) - 1
+    # A process that called exec, or whose pid was used again, has chains with different meanings of one address.
+    pid, time, split = columns["pid"], columns["time"], chain
+    life = np.zeros(len(chain), "i8")
+    reused = [p for p, lives in side.spaces.items() if len(lives) > 1]
+    if reused:
+        for each in np.intersect1d(np.array(reused, "i8"), np.unique(pid)).tolist():
+            rows = np.flatnonzero(pid == each)
+            starts = np.array([t for t, _ in side.spaces[each]], "u8")
+            life[rows] = np.searchsorted(starts, time[rows], side="right")
+        split = life * number + chain
+    _, first, variant = np.unique(split, return_index=True, return_inverse=True)
+    source = chain[first]
+    lengths = np.diff(offsets)[source]
+    new = np.zeros(len(source) + 1, "i8")
+    np.cumsum(lengths, out=new[1:])
+    pick = np.arange(int(new[-1]), dtype="i8") + np.repeat(offsets[:-1][source] - new[:-1], lengths)
+    words, modes = flat[pick], modes_of(flat, offsets, mode)[pick]
+    row = np.repeat(np.arange(len(source)), lengths)
+    lone = lengths[row] == 1
+    keep = (words < CONTEXT_MAX) | lone
+    words, modes, row = words[keep], modes[keep], row[keep]
+    space = np.unique(pid[first].astype("i8") << 24 | life[first], return_inverse=True)[1].ravel()
+    frame = _frames(resolver, words, modes, space=space[row], pid=pid[first][row], time=time[first][row])
+    offsets2 = np.zeros(len(source) + 1, "i8")
+    np.cumsum(np.bincount(row, minlength=len(source)), out=offsets2[1:])
+    stacks, of_variant = a.unique_stacks(frame, offsets2)
+    return stacks, of_variant[variant.ravel()]
+
+
+def _frames(
+    resolver: Resolver,
+    words: NDArray[np.uint64],
+    modes: NDArray[np.uint8],
+    *,
+    space: NDArray[np.int64],
+    pid: NDArray[Any],
+    time: NDArray[Any],
+) -> NDArray[np.uint32]:
+    """Frame of every word; words of one `space` (process and life) mean the same."""
+    frame = np.zeros(len(words), "u4")
+    kernel = np.flatnonzero((modes == 1) | (modes == 3))
+    if len(kernel):
+        distinct, inverse = np.unique(words[kernel], return_inverse=True)
+        frame[kernel] = resolver.kernel(distinct)[inverse.ravel()]
+    guest = np.flatnonzero(modes >= 4)
+    if len(guest):
+        frame[guest] = resolver.guest()
+    user = np.flatnonzero((modes == 2) | (modes == 0))
+    if not len(user):
+        return frame
+    order = user[np.argsort(space[user], kind="stable")]
+    cuts = np.flatnonzero(np.diff(space[order])) + 1
+    for rows in np.split(order, cuts):
+        distinct, inverse = np.unique(words[rows], return_inverse=True)
+        frame[rows] = resolver.user(int(pid[rows[0]]), int(time[rows[0]]), distinct)[inverse.ravel()]
+    return frame
+
+
+def _tasks(side: Side, columns: dict[str, NDArray[Any]]) -> tuple[NDArray[np.int64], list[tuple[int, int, str]]]:
+    """Task of every sample: process, thread, and the name the thread had then."""
+    code = columns["pid"].astype("i8") << 32 | (columns["tid"].astype("i8") & 0xFFFFFFFF)
+    distinct, inverse = np.unique(code, return_inverse=True)
+    inverse = inverse.ravel()
+    task = np.zeros(len(code), "i8")
+    table: dict[tuple[int, int, str], int] = {}
+    order = np.argsort(inverse, kind="stable")
+    cuts = np.searchsorted(inverse[order], np.arange(len(distinct) + 1))
+    for index, each in enumerate(distinct.tolist()):
+        pid, tid = each >> 32, np.int64(each).astype("i4").item()
+        rows = order[cuts[index] : cuts[index + 1]]
+        history = side.comms.get(tid) or side.comms.get(pid) or [(0, _nameless(pid, tid))]
+        if len({name for _, name in history}) == 1:
+            task[rows] = table.setdefault((pid, tid, history[0][1]), len(table))
+            continue
+        names = at_times(history, columns["time"][rows])
+        numbers = {name: table.setdefault((pid, tid, name), len(table)) for name in dict.fromkeys(names)}
+        task[rows] = [numbers[name] for name in at_times(history, columns["time"][rows])]
+    return task, list(table)
+
+
+def _nameless(pid: int, tid: int) -> str:
+    if tid == 0 and pid == 0:
+        return "swapper"
+    return f":{tid}" if tid > 0 else ""
+
+
+def _namespaces(side: Side, columns: dict[str, NDArray[Any]]) -> tuple[NDArray[Any] | None, list[Namespace]]:
+    """Network namespace of every sample's task, where the file says (perf record --namespaces)."""
+    if not side.netns:
+        return None, []
+    out = np.zeros(len(columns["tid"]), "u4")
+    table: dict[int, int] = {}
+    for tid in np.unique(columns["tid"]).tolist():
+        history = side.netns.get(tid)
+        if history:
+            rows = np.flatnonzero(columns["tid"] == tid)
+            inodes = at_times(history, columns["time"][rows])
+            out[rows] = [table.setdefault(i, len(table)) + 1 for i in inodes]
+    return out, [Namespace(min(inode, 2**63 - 1)) for inode in table]
+
+
+def _notes(head: h.Header, side: Side, got: _Gathered, scan: Scan) -> list[str]:
+    notes: list[str] = []
+    if side.lost or side.lost_samples:
+        notes.append(f"lost: {side.lost} records and {side.lost_samples} samples, by the file's own account")
+    if side.counts[THROTTLE]:
+        notes.append(
+            f"throttled: {side.counts[THROTTLE]} times (unthrottled {side.counts[UNTHROTTLE]}): "
+            "the kernel held the sampling back, so busy moments are underrepresented"
+        )
+    if got.bad:
+        notes.append(f"damaged: {got.bad} samples do not fit into their records and were left out")
+    if got.unknown_event:
+        notes.append(f"{got.unknown_event} samples of an event that the file does not describe were left out")
+    if side.bad:
+        notes.append(f"damaged: {side.bad} records other than samples are malformed and were left out")
+    if scan.skipped_aux_bytes:
+        notes.append(f"{scan.skipped_aux_bytes} bytes of AUX data (hardware traces) were stepped over")
+    for index in sorted(got.guessed_period):
+        attr = head.attrs[index]
+        notes.append(
+            f"{h.event_name(attr, head.event_types)}: the samples carry no period; "
+            + ("the nominal one is used" if attr.type == 1 and attr.config < 2 else "each one counts as 1")
+        )
+    return notes
+
+
+def _user_notes(resolver: Resolver) -> list[str]:
+    missing = sorted(resolver.user_missing - resolver.user_files)
+    if not missing:
+        return []
+    shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+    return [f"user symbols: [unknown] in {shown} (no file with the recorded build-id is here)"]

@@ -1,0 +1,282 @@
+"""Addresses of call chains become frames.
+
+Kernel names are taken only from a table that is proved to belong to the recorded kernel: what the user gives, what
+the file itself holds, perf's build-id cache, or this machine's kallsyms when its build-id is the recorded one.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nsprof.errors import ProfileFormatError
+from nsprof.model.profile import FrameKind
+from nsprof.store.importers.assemble import U64, FrameTable
+from nsprof.store.importers.perfdata.header import Header
+from nsprof.store.importers.perfdata.sideband import Map, Side
+from nsprof.store.importers.symbols import ElfSymbols, Kallsyms, SymbolTable, elf_symbols, running_kernel_build_id
+
+__all__ = ["KernelSymbols", "Resolver", "kernel_symbols", "modes_of"]
+
+CONTEXT_MAX = U64(2**64 - 4095)
+#: context marker in a chain -> cpumode of what follows it
+MODES = {2**64 - 128: 1, 2**64 - 512: 2, 2**64 - 32: 3, 2**64 - 2048: 4, 2**64 - 2176: 4, 2**64 - 2560: 5}
+_KSYM_BPF = 1
+_NO_SYMBOLS = SymbolTable(np.zeros(0, "u8"), np.zeros(0, "u8"))
+
+
+@dataclass(slots=True)
+class KernelSymbols:
+    """The kernel's table (None: addresses stay addresses), what must be added to a recorded address to look it up
+    there, whether it says nothing about modules, and a line saying where it is from or why there is none."""
+
+    table: SymbolTable | None = None
+    shift: int = 0
+    image_only: bool = False
+    note: str = ""
+
+
+def modes_of(flat: NDArray[np.uint64], offsets: NDArray[np.int64], mode: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """cpumode of every word of every chain: that of the last marker before it, else the record's own."""
+    out = np.zeros(len(flat), "u1")
+    marks = flat >= CONTEXT_MAX
+    out[offsets[:-1]] = 16 | mode  # 16: set here, so that the running fill below stops at row begins
+    for marker, value in MODES.items():
+        out[flat == U64(marker)] = 16 | value
+    unknown = marks & (out < 16)
+    out[unknown] = 16
+    at = np.where(out >= 16, np.arange(len(flat)), 0)
+    return (out[np.maximum.accumulate(at)] & 15).astype("u1")
+
+
+def kernel_symbols(head: Header, side: Side, kallsyms: Path | None, vmlinux: Path | None) -> KernelSymbols:
+    """Choose the table. Raises ProfileFormatError when a given one does not belong to the recording."""
+    recorded = recorded_build_id(head, side)
+    reference = _reference(side)
+    if vmlinux is not None:
+        return _given_vmlinux(vmlinux, recorded, reference)
+    if kallsyms is not None:
+        return _given_kallsyms(kallsyms, reference)
+    if head.kallsyms:
+        try:
+            return KernelSymbols(Kallsyms(head.kallsyms, "kallsyms in the file"), note="kernel symbols: in the file")
+        except ProfileFormatError as error:
+            head.notes.append(error.message)
+    if not recorded:
+        return KernelSymbols(
+            note="kernel symbols: none - the file names no kernel build-id, so no table can be proved to belong to "
+            "it; kernel frames are addresses (give --kallsyms or --vmlinux)"
+        )
+    cached = _cached(recorded, reference)
+    if cached is not None:
+        return cached
+    if recorded != running_kernel_build_id():
+        return KernelSymbols(
+            note=f"kernel symbols: none - recorded on another kernel (build-id {recorded.hex()[:12]}), whose symbols "
+            "are not here; kernel frames are addresses (give --kallsyms or --vmlinux)"
+        )
+    try:
+        table = Kallsyms.read(Path("/proc/kallsyms"))
+    except ProfileFormatError as error:
+        return KernelSymbols(note=f"kernel symbols: none - {error.message}; kernel frames are addresses")
+    return _placed(table, reference, "this machine's kallsyms (same build-id)", same_boot=False)
+
+
+def recorded_build_id(head: Header, side: Side) -> bytes:
+    """Build-id of the kernel that was recorded, b"" if the file does not say."""
+    for name in ("[kernel.kallsyms]", "[kernel.kallsyms]_text", "[kernel.kallsyms]_stext"):
+        if head.build_ids.get(name):
+            return head.build_ids[name]
+    for each in side.kernel_maps:
+        if each.file.startswith("[kernel.kallsyms]") and each.build_id:
+            return each.build_id
+    for name, build_id in head.build_ids.items():
+        if name.endswith("vmlinux"):
+            return build_id
+    return b""
+
+
+def _reference(side: Side) -> tuple[str, int] | None:
+    """(`_text` or `_stext`, its address when recorded), as perf notes it in the kernel's mapping."""
+    for each in side.kernel_maps:
+        if each.file.startswith("[kernel.kallsyms]_"):
+            return each.file[len("[kernel.kallsyms]") :], each.offset
+    return None
+
+
+def _placed(table: Kallsyms, reference: tuple[str, int] | None, origin: str, *, same_boot: bool) -> KernelSymbols:
+    """Table of the same build, perhaps loaded elsewhere (KASLR): then shifted, and not used for modules."""
+    there = table.address(reference[0]) if reference else None
+    if reference is None or there is None or there == reference[1]:
+        return KernelSymbols(table, note=f"kernel symbols: {origin}")
+    if same_boot:
+        raise ProfileFormatError(
+            f"{origin}: {reference[0]} is at {there:#x} there, but was at {reference[1]:#x} when recorded (another "
+            "boot)",
+            "give the vmlinux of that kernel, or the kallsyms saved while recording",
+        )
+    return KernelSymbols(
+        table,
+        shift=there - reference[1],
+        image_only=True,
+        note=f"kernel symbols: {origin}; another boot, so moved by {there - reference[1]:#x}, modules left out",
+    )
+
+
+def _given_kallsyms(path: Path, reference: tuple[str, int] | None) -> KernelSymbols:
+    return _placed(Kallsyms.read(path), reference, str(path), same_boot=True)
+
+
+def _given_vmlinux(path: Path, recorded: bytes, reference: tuple[str, int] | None) -> KernelSymbols:
+    elf = elf_symbols(path)
+    if recorded and elf.build_id and elf.build_id != recorded:
+        raise ProfileFormatError(
+            f"{path} has build-id {elf.build_id.hex()}, but the file was recorded on {recorded.hex()}",
+            "give the vmlinux of the recorded kernel",
+        )
+    shift = 0
+    there = elf.address(reference[0]) if reference else None
+    if reference and there is not None:
+        shift = there - reference[1]
+    return KernelSymbols(elf, shift, image_only=True, note=f"kernel symbols: {path}")
+
+
+def _cached(build_id: bytes, reference: tuple[str, int] | None) -> KernelSymbols | None:
+    """kallsyms or vmlinux of that build-id in perf's cache (~/.debug)."""
+    root = Path(os.environ.get("PERF_BUILDID_DIR") or Path.home() / ".debug")
+    folder = root / ".build-id" / build_id.hex()[:2] / build_id.hex()[2:]
+    try:
+        if (folder / "kallsyms").is_file():
+            return _placed(Kallsyms.read(folder / "kallsyms"), reference, "perf's build-id cache", same_boot=False)
+        if (folder / "vmlinux").is_file():
+            return _given_vmlinux(folder / "vmlinux", build_id, reference)
+    except ProfileFormatError:
+        return None
+    return None
+
+
+class Resolver:
+    """Turns chains into frames of one FrameTable. `named` is filled with whether each frame has a name."""
+
+    def __init__(self, head: Header, side: Side, kernel: KernelSymbols) -> None:
+        self.table = FrameTable()
+        self.named: list[bool] = []
+        self._head = head
+        self._side = side
+        self._kernel = kernel
+        self._dso: dict[tuple[str, bytes], ElfSymbols | None] = {}
+        self.user_files: set[str] = set()
+        self.user_missing: set[str] = set()
+
+    def _frame(self, name: str, module: str, kind: FrameKind, named: bool) -> int:
+        index = self.table.add(name, module, kind)
+        if index == len(self.named):
+            self.named.append(named)
+        return index
+
+    def kernel(self, addresses: NDArray[np.uint64]) -> NDArray[np.uint32]:
+        """Frames of (distinct) kernel addresses."""
+        out = np.empty(len(addresses), "u4")
+        extra = sorted(self._side.ksymbols)
+        starts = np.array([k[0] for k in extra], "u8")
+        registered = np.searchsorted(starts, addresses, side="right") - 1
+        at, table = self._look_up(addresses)
+        maps = sorted(self._side.kernel_maps, key=lambda m: m.start)
+        map_start = np.array([m.start for m in maps], "u8")
+        mapped = np.searchsorted(map_start, addresses, side="right") - 1
+        for row, address in enumerate(addresses.tolist()):
+            which = registered[row]
+            if which >= 0 and address < extra[which][0] + extra[which][1] and (at[row] < 0 or extra[which][2] == 1):
+                bpf = extra[which][2] == _KSYM_BPF
+                kind = FrameKind.BPF if bpf else FrameKind.KERNEL
+                out[row] = self._frame(extra[which][3], "bpf" if bpf else "", kind, True)
+            elif at[row] >= 0:
+                module = table.module(int(at[row]))
+                kind = FrameKind.BPF if module == "bpf" else FrameKind.KERNEL
+                out[row] = self._frame(table.name(int(at[row])), module, kind, True)
+            else:
+                inside = maps[mapped[row]] if mapped[row] >= 0 and address < maps[mapped[row]].end else None
+                out[row] = self._frame(f"{address:#018x}", _module_name(inside), FrameKind.KERNEL, False)
+        return out
+
+    def _look_up(self, addresses: NDArray[np.uint64]) -> tuple[NDArray[np.int64], SymbolTable]:
+        kernel = self._kernel
+        table = kernel.table or _NO_SYMBOLS
+        at = table.find(addresses + U64(kernel.shift % (1 << 64)))
+        if kernel.image_only:
+            modules = [m for m in self._side.kernel_maps if not m.file.startswith("[kernel")]
+            for each in modules:
+                at[(addresses >= U64(each.start)) & (addresses < U64(each.end))] = -1
+        return at, table
+
+    def guest(self) -> int:
+        """The frame of code in a virtual machine, of which this file knows nothing."""
+        return self._frame("[guest]", "", FrameKind.UNKNOWN, False)
+
+    def user(self, pid: int, time: int, addresses: NDArray[np.uint64]) -> NDArray[np.uint32]:
+        """Frames of (distinct) user addresses of a process at a time."""
+        space = self._side.space_of(pid, time)
+        unknown = self._frame("[unknown]", "", FrameKind.USER, False)
+        out = np.full(len(addresses), unknown, "u4")
+        if space is None:
+            return out
+        maps, which = space.find(addresses)
+        for each in np.unique(which[which >= 0]).tolist():
+            rows = np.flatnonzero(which == each)
+            out[rows] = self._in_map(maps[each], addresses[rows])
+        return out
+
+    def _in_map(self, where: Map, addresses: NDArray[np.uint64]) -> NDArray[np.uint32]:
+        module = where.file if where.file.startswith(("[", "//")) else where.file.rsplit("/", 1)[-1]
+        unknown = self._frame("[unknown]", module, FrameKind.USER, False)
+        out = np.full(len(addresses), unknown, "u4")
+        table = self._elf(where)
+        if table is None:
+            self.user_missing.add(module)
+            return out
+        self.user_files.add(module)
+        offsets = addresses - U64(where.start) + U64(where.offset)
+        at = table.find(table.from_offsets(offsets))
+        for index in np.unique(at[at >= 0]).tolist():
+            name = table.name(index)
+            out[at == index] = self._frame(name or "[unknown]", module, FrameKind.USER, bool(name))
+        return out
+
+    def _elf(self, where: Map) -> ElfSymbols | None:
+        """Symbols of a mapped file when the file (or its debug file) with the recorded build-id is here."""
+        build_id = where.build_id or self._head.build_ids.get(where.file, b"")
+        key = (where.file, build_id)
+        if key not in self._dso:
+            self._dso[key] = _proved(where.file, build_id) if build_id and where.file.startswith("/") else None
+        return self._dso[key]
+
+
+def _proved(file: str, build_id: bytes) -> ElfSymbols | None:
+    name = build_id.hex()
+    debug = Path(f"/usr/lib/debug/.build-id/{name[:2]}/{name[2:]}.debug")
+    cache = (
+        Path(os.environ.get("PERF_BUILDID_DIR") or Path.home() / ".debug") / ".build-id" / name[:2] / name[2:] / "elf"
+    )
+    for path in (debug, Path(file), cache):
+        try:
+            if not path.is_file():
+                continue
+            table = elf_symbols(path)
+        except (ProfileFormatError, OSError, ValueError):
+            continue
+        if table.build_id.rstrip(b"\0") == build_id.rstrip(b"\0") and len(table.start):
+            if path == debug and Path(file).is_file():
+                table.segments = elf_symbols(Path(file)).segments or table.segments
+            return table
+    return None
+
+
+def _module_name(where: Map | None) -> str:
+    """`veth` of `[veth]` or `/lib/modules/.../veth.ko.xz`; "" for the image."""
+    if where is None or where.file.startswith("[kernel"):
+        return ""
+    return where.file.rsplit("/", 1)[-1].strip("[]").split(".ko")[0]

@@ -1,0 +1,142 @@
+"""speedscope's own JSON (https://www.speedscope.app/file-format-schema.json): sampled and evented profiles."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nsprof.errors import ProfileFormatError
+from nsprof.model.profile import Event, FrameKind, Profile, Run
+from nsprof.store.importers import assemble as a
+from nsprof.store.importers.text import KERNEL_ENTRY, to_utf8
+
+__all__ = ["import_speedscope", "looks_like"]
+
+_UNITS = {"nanoseconds": 1.0, "microseconds": 1e3, "milliseconds": 1e6, "seconds": 1e9}
+_MAX_BYTES = 1 << 30
+
+
+def looks_like(head: bytes) -> bool:
+    """Whether it is JSON that names speedscope's schema, or has its `shared` frames and `profiles`."""
+    text = to_utf8(head).lstrip()
+    return text.startswith(b"{") and (
+        b"speedscope.app/file-format-schema.json" in text or (b'"shared"' in text and b'"frames"' in text)
+    )
+
+
+def import_speedscope(buf: memoryview, name: str) -> tuple[Profile, bool]:
+    """(profile, damaged). Each unit is an event; a profile's name becomes the thread's name.
+
+    Raises ProfileFormatError for JSON that is damaged or is not of this form.
+    """
+    if len(buf) > _MAX_BYTES:
+        raise ProfileFormatError(f"{name}: {len(buf)} bytes of JSON are too many")
+    try:
+        data = json.loads(to_utf8(bytes(buf)))
+    except (ValueError, RecursionError) as error:
+        raise ProfileFormatError(f"{name}: its JSON is damaged ({error})") from error
+    try:
+        return _convert(data, name)
+    except (KeyError, TypeError, IndexError, AttributeError, OverflowError, ValueError) as error:
+        raise ProfileFormatError(f"{name}: not of speedscope's form ({type(error).__name__}: {error})") from error
+
+
+class _Tables:
+    def __init__(self, frames: list[dict[str, Any]]) -> None:
+        self.table = a.FrameTable()
+        self.own = [self._frame(f) for f in frames]
+        self.flat: list[int] = []
+        self.offsets = [0]
+        self.stacks: dict[tuple[int, ...], int] = {}
+        self.rows: list[tuple[int, int, int, float]] = []
+        self.events: dict[Event, int] = {}
+        self.tasks: dict[tuple[int, int, str], int] = {}
+        self.open_at_end = 0
+
+    def _frame(self, frame: dict[str, Any]) -> tuple[str, str]:
+        name, file, line = str(frame["name"]), frame.get("file"), frame.get("line")
+        return name, (f"{file}:{int(line)}" if line else str(file)) if file else ""
+
+    def stack(self, root_first: list[int]) -> int:
+        """Number of a stack of frame numbers of the file."""
+        named = [self.own[i] for i in reversed(root_first) if i >= 0 or self._bad(i)]
+        inferred = max((i for i, (n, _) in enumerate(named) if n in KERNEL_ENTRY), default=-1)
+        kinds = [FrameKind.KERNEL if i <= inferred else FrameKind.UNKNOWN for i in range(len(named))]
+        rows = [self.table.add(n, "", k, s) for (n, s), k in zip(named, kinds, strict=True)]
+        key = tuple(rows or [self.table.add("[unknown]", "", FrameKind.UNKNOWN)])
+        number = self.stacks.get(key)
+        if number is None:
+            number = self.stacks[key] = len(self.stacks)
+            self.flat.extend(key)
+            self.offsets.append(len(self.flat))
+        return number
+
+    @staticmethod
+    def _bad(index: int) -> bool:
+        raise IndexError(f"frame {index}")
+
+
+def _convert(data: dict[str, Any], name: str) -> tuple[Profile, bool]:
+    tables = _Tables(data["shared"]["frames"])
+    for profile in data["profiles"]:
+        unit = str(profile.get("unit", "none"))
+        event = (
+            Event("cpu-clock", "ns") if unit in _UNITS else Event("samples", "bytes" if unit == "bytes" else "count")
+        )
+        number = tables.events.setdefault(event, len(tables.events))
+        task = tables.tasks.setdefault((-1, -1, str(profile.get("name", ""))), len(tables.tasks))
+        scale = _UNITS.get(unit, 1.0)
+        if profile["type"] == "sampled":
+            for stack, weight in zip(profile["samples"], profile["weights"], strict=True):
+                tables.rows.append((tables.stack(stack), number, task, float(weight) * scale))
+        elif profile["type"] == "evented":
+            _evented(tables, profile, number, task, scale)
+        else:
+            raise ValueError(f"profile type {profile['type']!r}")
+    stacks, of_stack = a.unique_stacks(np.array(tables.flat, "u4"), np.array(tables.offsets, "i8"))
+    weight = np.array([r[3] for r in tables.rows], "f8")
+    if not np.isfinite(weight).all():
+        raise ValueError("weights that are no numbers")
+    columns = np.array([r[:3] for r in tables.rows], "i8").reshape(-1, 3)
+    clock = np.array([e.unit == "ns" for e in tables.events] or [False])
+    count = np.where(clock[columns[:, 1]], 1, np.ceil(weight.clip(0, 2**53))) if len(columns) else weight
+    rows = a.Rows(
+        event=columns[:, 1],
+        stack=of_stack[columns[:, 0]] if len(columns) else columns[:, 0],
+        weight=weight,
+        count=count,
+        task=columns[:, 2],
+        events=list(tables.events),
+        tasks=list(tables.tasks),
+    )
+    notes = []
+    if tables.open_at_end:
+        notes.append(f"damaged: {tables.open_at_end} frames are opened and never closed, or closed out of order")
+    run = Run(scenario=str(data.get("name") or Path(name).name), losses=a.no_losses())
+    meta = a.source_meta("speedscope", name, notes, exporter=str(data.get("exporter", "")))
+    frames = tables.table.frames()
+    return a.assemble(rows, frames, stacks, run=run, meta=meta), bool(notes)
+
+
+def _evented(tables: _Tables, profile: dict[str, Any], event: int, task: int, scale: float) -> None:
+    """Open/close events: the time between two events belongs to the stack that is open between them."""
+    open_frames: list[int] = []
+    last = float(profile.get("startValue", 0))
+    for each in profile["events"]:
+        at = float(each["at"])
+        if open_frames and at > last:
+            tables.rows.append((tables.stack(open_frames), event, task, (at - last) * scale))
+        last = at
+        frame = int(each["frame"])
+        if each["type"] == "O":
+            open_frames.append(frame)
+            if len(open_frames) > 100_000:
+                raise ValueError("frames nested more than 100,000 deep")
+        elif open_frames and open_frames[-1] == frame:
+            open_frames.pop()
+        else:
+            tables.open_at_end += 1
+    tables.open_at_end += len(open_frames)

@@ -1,0 +1,98 @@
+"""What the importers of text share: windows over the bytes, and which names are kernel code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nsprof.kernelnames import HARDIRQ_ENTRY, SOFTIRQ_ENTRY
+from nsprof.model.profile import FrameKind
+
+__all__ = ["KERNEL_ENTRY", "kernel_dso", "to_utf8", "windows"]
+
+_WINDOW = 4 << 20
+_MAX_PIECE = 64 << 20
+
+# fmt: off
+#: Outermost kernel functions: what is leafward of one of them is kernel code, whatever lacks a mark.
+KERNEL_ENTRY = (
+    SOFTIRQ_ENTRY
+    | HARDIRQ_ENTRY
+    | frozenset((
+        "sysenter_dispatch", "entry_SYSCALL_64_after_hwframe", "entry_SYSCALL_64_fastpath", "entry_SYSCALL_64",
+        "system_call_fastpath", "system_call", "do_syscall_64", "do_syscall_x64", "entry_SYSCALL_compat",
+        "entry_INT80_compat", "system_call_after_swapgs", "ret_from_fork", "ret_from_fork_asm", "kthread",
+        "secondary_startup_64", "secondary_startup_64_no_verify", "start_secondary", "x86_64_start_kernel",
+        "x86_64_start_reservations", "start_kernel", "rest_init", "cpu_startup_entry", "xen_start_kernel",
+        "asm_exc_page_fault", "page_fault", "async_page_fault", "asm_common_interrupt", "common_interrupt",
+        "ret_from_intr", "asm_sysvec_apic_timer_interrupt", "apic_timer_interrupt", "xen_hvm_callback_vector",
+        "xen_do_hypervisor_callback", "asm_sysvec_xen_hvm_callback", "__softirqentry_text_start", "call_softirq",
+        "el0_sync", "el0_svc", "el0t_64_sync", "el0t_64_sync_handler", "el1_irq", "el1h_64_irq", "el0_irq",
+        "el0t_64_irq", "ret_fast_syscall", "cpu_bringup_and_idle", "retint_user", "retint_careful",
+        "int_ret_from_sys_call", "nmi", "end_repeat_nmi", "asm_exc_nmi",
+    ))
+)
+# fmt: on
+
+_USER_BRACKETS = ("[vdso", "[vsyscall", "[heap", "[stack", "[unknown", "[JIT", "[anon", "[uprobes", "[tid", "[vvar")
+
+
+def kernel_dso(dso: str) -> tuple[FrameKind, str]:
+    """(kind, module as a profile writes it) of a DSO as perf prints it; UNKNOWN for `[unknown]`, `inlined`, ``."""
+    if dso.startswith("[kernel") or dso in ("[k]", "[guest.kernel.kallsyms]"):
+        return FrameKind.KERNEL, ""
+    if dso.startswith("bpf_prog_") or dso in ("[bpf]", "bpf", "[bpf_trampoline]"):
+        return FrameKind.BPF, "bpf"
+    if dso.startswith("[unknown") or dso in ("", "inlined"):
+        return FrameKind.UNKNOWN, ""
+    base = dso.rsplit("/", 1)[-1]
+    if dso.startswith("[") and not dso.startswith(_USER_BRACKETS):
+        return FrameKind.KERNEL, dso.strip("[]")
+    if base.startswith("vmlinu"):
+        return FrameKind.KERNEL, ""
+    stem, dot, _ = base.partition(".ko")
+    if dot and base[len(stem) :] in (".ko", ".ko.xz", ".ko.gz", ".ko.zst", ".ko.debug"):
+        return FrameKind.KERNEL, stem
+    return FrameKind.USER, dso if dso.startswith(("[", "//")) else base
+
+
+def to_utf8(raw: bytes) -> bytes:
+    """Text with a byte order mark (UTF-16 or UTF-8) as UTF-8 without one; anything else unchanged."""
+    for mark, codec in ((b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"), (b"\xef\xbb\xbf", "utf-8")):
+        if raw.startswith(mark):
+            return raw[len(mark) :].decode(codec, "replace").encode()
+    return raw
+
+
+def windows(buf: memoryview, separator: bytes) -> Iterator[bytes]:
+    """The text in pieces of some MiB that end at `separator` (left out), line ends made "\\n", marks decoded.
+
+    A stretch of 64 MiB without a separator is cut at the next line end: no input makes this hold more.
+    """
+    head = bytes(buf[:4])
+    if head[:2] in (b"\xff\xfe", b"\xfe\xff") or head.startswith(b"\xef\xbb\xbf"):
+        buf = memoryview(to_utf8(bytes(buf)))
+    dos = b"\r\n" in bytes(buf[: 1 << 16])
+    carry = b""
+    at = 0
+    while at < len(buf):
+        fresh = bytes(buf[at : at + _WINDOW])
+        at += len(fresh)
+        if dos:
+            if fresh.endswith(b"\r") and at < len(buf):
+                fresh += bytes(buf[at : at + 1])
+                at += 1
+            fresh = fresh.replace(b"\r\n", b"\n")
+        data = carry + fresh if carry else fresh
+        cut = data.rfind(separator, max(0, len(carry) - len(separator)))
+        if cut < 0 and len(data) > _MAX_PIECE:
+            cut = data.rfind(b"\n")
+            cut = len(data) if cut < 0 else cut
+            yield data[:cut]
+            carry = data[cut + 1 :]
+        elif cut < 0:
+            carry = data
+        else:
+            yield data[:cut]
+            carry = data[cut + len(separator) :]
+    if carry:
+        yield carry
