@@ -125,7 +125,11 @@
       }
       return tr;
     }
-    weak(row) { const k = this.spec.columns.findIndex((c) => c.kind === "verdict"); return k >= 0 && row[k] === "~"; }
+    weak(row) { // no colour for what is not called significant - where anything is tested at all
+      const k = this.spec.columns.findIndex((c) => c.kind === "verdict");
+      if (this.tested === undefined) this.tested = k >= 0 && this.spec.rows.some((r) => r[k]);
+      return this.tested && row[k] !== "+" && row[k] !== "-";
+    }
     draw() {
       const rows = this.rows(), body = make("tbody");
       if (this.chosen) { const at = rows.findIndex((r) => r[0] === this.chosen); if (at >= this.room) this.room = at + 20; }
@@ -190,5 +194,5 @@
   let opened = [];
   window.addEventListener("beforeprint", () => { opened = [...document.querySelectorAll("details:not([open])")]; for (const d of opened) d.open = true; });
   window.addEventListener("afterprint", () => { for (const d of opened) d.open = false; });
-  document.documentElement.dataset.ready = "yes";
+  document.documentElement.dataset.ready = String(Math.round(performance.now())); // ms since the page began to load
 })();

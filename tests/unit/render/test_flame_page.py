@@ -1,0 +1,125 @@
+"""The report page's text: sections, headline, hostile names, size, nothing from outside."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from nsprof.model.results import DeltaRow
+from nsprof.render.page import report_page
+from nsprof.render.page_charts import nice_ticks, run_points, waterfall, waterfall_steps
+from nsprof.render.page_model import FlameView, PageContent, PointGroup, RunChart
+from nsprof.render.page_parts import headline
+from tests.unit.render.pages import content, diff_report, hostile
+from tests.unit.render.test_flamegraph import HOSTILE, bench
+
+
+class Tags(HTMLParser):
+    """Elements and attributes as a browser's parser finds them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes.update(name for name, _ in attrs)
+
+
+@pytest.mark.parametrize("word", HOSTILE)
+def test_hostile_names_add_no_element_and_no_attribute(word: str) -> None:
+    tame, wild = Tags(report_page(hostile("tame"))), Tags(report_page(hostile(word)))
+    if word:
+        assert wild.tags == tame.tags
+    assert wild.attributes <= tame.attributes
+    assert not [a for a in wild.attributes if a.startswith("on") or a == "style"]
+
+
+@pytest.mark.parametrize("word", [w for w in HOSTILE if w])
+def test_no_invisible_character_reaches_the_page(word: str) -> None:
+    text = report_page(hostile(word))
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]", text)
+
+
+def test_the_page_asks_for_nothing() -> None:
+    text = report_page(content())
+    assert set(re.findall(r"https?://[^\s\"'<>)]+", text)) <= {
+        "http://www.w3.org/2000/svg",
+        "http://www.w3.org/1999/xhtml",
+    }
+    assert not re.search(
+        r"<(link|img|iframe|object|embed)\b|@import|\bfetch\(|XMLHttpRequest|\beval\(|innerHTML", text
+    )
+    assert "default-src 'none'" in text and "unsafe" not in text
+
+
+def test_headline_says_ratio_change_and_where_it_lies() -> None:
+    lead, below = headline(content())
+    assert lead == (
+        "In veth-bridge each transaction costs 1.36x what it costs in host: +915 ns/transaction, "
+        "of which 85 % is bridge and 12 % is veth."
+    )
+    assert "significant change (8 and 8 runs" in below and "[+870 ns, +960 ns]" in below
+
+
+def test_headline_claims_nothing_without_evidence() -> None:
+    diff = diff_report()
+    page = replace(content(), diff=replace(diff, total=replace(diff.total, verdict="~")))
+    assert "no significant difference" in headline(page)[0]
+    page = replace(content(), diff=replace(diff, runs_base=1, runs_new=1))
+    assert "cannot be said" in headline(page)[1]
+
+
+def test_waterfall_ends_where_the_new_side_is() -> None:
+    diff = diff_report()
+    assert diff.total.base + sum(s.delta for s in waterfall_steps(diff)) == pytest.approx(diff.total.new)
+    many = replace(
+        diff,
+        categories=tuple(DeltaRow(f"c{n}", "", "", 0, n, n) for n in range(40)),
+        not_attributed=diff.total.delta - sum(range(40)),
+    )
+    assert diff.total.base + sum(s.delta for s in waterfall_steps(many)) == pytest.approx(diff.total.new)
+    assert "not at zero" in waterfall(diff)
+
+
+def test_every_run_is_a_point() -> None:
+    chart = RunChart("Unit cost", "ns/skb", (PointGroup("a", (1, 2, 3, 5, 8)), PointGroup("b", (2, float("nan")))))
+    assert run_points(chart).count("<circle") == 6
+    assert run_points(RunChart("nothing", "ns", (PointGroup("a", ()),))) == ""
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (2.34, 3.6), (0, 1e9), (-5, 5), (1e-9, 2e-9), (3, 3)])
+def test_ticks_are_round_and_inside(low: float, high: float) -> None:
+    ticks = nice_ticks(low, high)
+    assert 1 <= len(ticks) <= 7
+    assert all(low - 1e-12 <= t <= high * (1 + 1e-9) + 1e-12 for t in ticks)
+
+
+def test_what_is_missing_says_why() -> None:
+    page = PageContent("bare", missing={"ledger": "no probes were attached", "flame": "no stacks"})
+    text = report_page(page)
+    assert "Not shown: no probes were attached" in text and "Not shown: no stacks" in text
+    assert 'id="runs"' not in text
+
+
+def test_twenty_thousand_stacks_stay_under_three_megabytes() -> None:
+    made = bench()
+    tree = made.tree(made.stacks(20_000, 3_000), [f"some_function_of_the_kernel_{n}" for n in range(3_000)])
+    rows = tuple(
+        DeltaRow(
+            f"some_function_of_the_kernel_{n}", "module", "category", n * 1.234567, n * 2.34567, n * 1.111, q=0.123
+        )
+        for n in range(3_000)
+    )
+    views = (
+        FlameView("difference", tree),
+        FlameView("new", replace(tree, differential=False)),
+        *(FlameView(f"namespace c{n}", tree) for n in range(6)),
+    )
+    text = report_page(replace(content(), views=views, diff=replace(diff_report(), functions=rows)))
+    assert len(text.encode()) < 3_000_000
