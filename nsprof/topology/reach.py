@@ -19,7 +19,7 @@ __all__ = ["wait_until_reachable", "wait_until_running"]
 _ASK_AGAIN_S = 0.02
 
 
-def wait_until_reachable(netns: str, address: str, check: Callable[[], None], timeout_s: float = 5.0) -> float:
+def wait_until_reachable(netns: str, address: str, check: Callable[[], None], timeout_s: float = 15.0) -> float:
     """Ask `address` for an echo from inside a namespace until it answers; returns the seconds that took.
 
     Link state travels through a kernel work queue, so a device that is up may still drop for some
