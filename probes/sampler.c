@@ -111,6 +111,27 @@ static __always_inline u8 lateness(void *ctx, struct tally *tally, struct contro
 	return ON_TIME;
 }
 
+#ifdef HOP
+static __always_inline void hop_current(struct hop_cpu *cpu, u64 sp, struct sample_key *key)
+{
+	u32 depth = key->user_mode ? 0 : hop_live(cpu, sp);
+
+	if (depth) {
+		struct hop_tx *tx = hop_slot(cpu, depth - 1);
+		key->tx_depth = depth;
+		key->tx_cookie = tx->at.cookie;
+		key->tx_ns = tx->at.inode;
+		key->tx_ifindex = tx->at.ifindex;
+	}
+	if (!key->user_mode) {
+		key->rx_state = cpu->rx_state;
+		key->rx_cookie = cpu->rx.cookie;
+		key->rx_ns = cpu->rx.inode;
+		key->rx_ifindex = cpu->rx.ifindex;
+	}
+}
+#endif
+
 static inline int sample(struct bpf_perf_event_data *ctx, u32 event)
 {
 	u64 now = bpf_ktime_get_ns();
@@ -157,7 +178,7 @@ static inline int sample(struct bpf_perf_event_data *ctx, u32 event)
 #ifdef HOP
 	struct hop_cpu *cpu = hops.lookup(&zero);
 	if (cpu)
-		hop_current(cpu, &key);
+		hop_current(cpu, PT_REGS_SP(&ctx->regs), &key);
 #endif
 	struct sample_value *value = samples.lookup(&key);
 	if (!value) {

@@ -54,6 +54,24 @@ OFFSETS = (
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
+def _cpu_list(path: str) -> list[int]:
+    cpus: list[int] = []
+    for part in Path(path).read_text().strip().split(","):
+        first, _, last = part.partition("-")
+        cpus.extend(range(int(first), int(last or first) + 1))
+    return cpus
+
+
+def online_cpus() -> list[int]:
+    """Numbers of the CPUs that are online."""
+    return _cpu_list("/sys/devices/system/cpu/online")
+
+
+def possible_cpus() -> int:
+    """How many values a per-CPU map holds (the highest possible CPU's number + 1)."""
+    return _cpu_list("/sys/devices/system/cpu/possible")[-1] + 1
+
+
 def probes_dir() -> Path:
     """The directory of the BPF sources: in the checkout, or inside the installed package. Raises PreflightError."""
     for place in (_PACKAGE / "_probes", _PACKAGE.parent / "probes"):

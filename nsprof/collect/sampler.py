@@ -179,8 +179,8 @@ class Sampler:
         if state.opened:
             raise ProbeError("the sampler is running already")
         begun = time.perf_counter()
-        cpus = _online_cpus()
-        possible = _possible_cpus()
+        cpus = loader.online_cpus()
+        possible = loader.possible_cpus()
         for number in range(len(self.events)):
             state.tallies.set(number, np.zeros(possible, TALLY))
         try:
@@ -221,12 +221,12 @@ class Sampler:
         end_ns = time.monotonic_ns()
         idle = _idle_s()
         used_s = _own_usage_s() - self._window["usage"]
-        counts = np.zeros((len(self.events), _possible_cpus()), "u8")
+        counts = np.zeros((len(self.events), loader.possible_cpus()), "u8")
         throttled = np.zeros(len(self.events), "i8")
         for each in state.opened:
             counts[each.event, each.cpu] = struct.unpack("<QQQ", os.read(each.fd, 24))[0]
             throttled[each.event] += _throttles(each.ring)
-        tallies = np.stack([state.tallies.get(number, _possible_cpus()) for number in range(len(self.events))])
+        tallies = np.stack([state.tallies.get(number, loader.possible_cpus()) for number in range(len(self.events))])
         self._detach(state)
         hits = int(tallies["hits"].sum())
         self._own_cpu_s += used_s + hits * self.cost_ns_per_hit / 1e9
@@ -261,7 +261,7 @@ class Sampler:
 
     def _try_event(self, spec: EventSpec) -> None:
         try:
-            os.close(spec.open(_online_cpus()[0], self.config.frequency_hz))
+            os.close(spec.open(loader.online_cpus()[0], self.config.frequency_hz))
         except PermissionError as error:
             raise PreflightError(
                 f"sampling {spec.name} system-wide is not permitted: {error.strerror}",
@@ -394,22 +394,6 @@ def _check_rate(frequency_hz: int) -> None:
             f"the kernel allows {limit} samples/s a CPU (kernel.perf_event_max_sample_rate), not {frequency_hz}",
             f"sysctl -w kernel.perf_event_max_sample_rate={2 * frequency_hz}",
         )
-
-
-def _cpu_list(path: str) -> list[int]:
-    cpus: list[int] = []
-    for part in Path(path).read_text().strip().split(","):
-        first, _, last = part.partition("-")
-        cpus.extend(range(int(first), int(last or first) + 1))
-    return cpus
-
-
-def _online_cpus() -> list[int]:
-    return _cpu_list("/sys/devices/system/cpu/online")
-
-
-def _possible_cpus() -> int:
-    return _cpu_list("/sys/devices/system/cpu/possible")[-1] + 1
 
 
 def _idle_s() -> Mapping[int, float]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nsprof.collect.hop_context import hop_columns, place_of
 from nsprof.collect.symbols import KernelSymbols
 from nsprof.kernelnames import context_of
 from nsprof.model.builder import ProfileBuilder
@@ -84,9 +85,10 @@ def add_batch(
     keys, values = batch.keys, batch.values
     if len(keys):
         events = np.array([builder.event(e) for e in batch.events], "u1")
-        stack, context, skid = _Resolver(builder, batch, symbols, user_symbol).columns()
+        stack, context, skid, where = _Resolver(builder, batch, symbols, user_symbol).columns()
         task_ns = _namespaces(builder, keys["task_ns"], keys["task_cookie"], namespace_of)
-        hop_ns = _namespaces(builder, keys["hop_ns"], keys["hop_cookie"], namespace_of)
+        hop = hop_columns(keys, where)
+        hop_ns = _namespaces(builder, hop["inode"], hop["cookie"], namespace_of)
         late = np.where(skid & (keys["lateness"] == Lateness.ON_TIME), np.uint8(Lateness.SKID), keys["lateness"])
         builder.samples(
             Samples.build(
@@ -98,9 +100,9 @@ def add_batch(
                 task=_tasks(builder, keys),
                 task_ns=task_ns,
                 hop_ns=hop_ns,
-                hop_dev=_devices(builder, keys, hop_ns, device_of),
-                hop_dir=keys["hop_direction"],
-                hop_depth=keys["hop_depth"],
+                hop_dev=_devices(builder, hop, hop_ns, device_of),
+                hop_dir=hop["direction"],
+                hop_depth=hop["depth"],
                 context=context,
                 stack=stack,
                 lateness=late,
@@ -144,13 +146,12 @@ def _namespaces(
 
 def _devices(
     builder: ProfileBuilder,
-    keys: NDArray[Any],
+    hop: NDArray[Any],
     hop_ns: NDArray[np.uint32],
     device_of: Callable[[int, int, int], Device | None] | None,
 ) -> NDArray[np.uint32]:
     table = np.stack(
-        [keys["hop_ns"].astype("u8"), keys["hop_cookie"], keys["hop_ifindex"].astype("u8"), hop_ns.astype("u8")],
-        axis=1,
+        [hop["inode"].astype("u8"), hop["cookie"], hop["ifindex"].astype("u8"), hop_ns.astype("u8")], axis=1
     )
     unique, inverse = np.unique(table, axis=0, return_inverse=True)
     rows = []
@@ -184,7 +185,7 @@ class _Resolver:
         self._frames: dict[int, int] = {}
         self._users: dict[tuple[int, int], list[int]] = {}
 
-    def columns(self) -> tuple[NDArray[np.uint32], NDArray[np.uint8], NDArray[np.bool_]]:
+    def columns(self) -> tuple[NDArray[np.uint32], NDArray[np.uint8], NDArray[np.bool_], NDArray[np.uint8]]:
         keys = self.batch.keys
         wanted = ("kernel_stack", "user_stack", "tgid", "user_mode", "stack_state")
         has_user = bool(keys["user_stack"].any())
@@ -201,9 +202,10 @@ class _Resolver:
         stack = np.array([r[0] for r in rows], "u4")[inverse]
         context = np.array([r[1] for r in rows], "u1")[inverse]
         skid = np.array([r[2] for r in rows], bool)[inverse] & timer
-        return stack, context, skid
+        where = np.array([r[3] for r in rows], "u1")[inverse]
+        return stack, context, skid, where
 
-    def _row(self, row: list[int]) -> tuple[int, Context, bool]:
+    def _row(self, row: list[int]) -> tuple[int, Context, bool, int]:
         kernel, user, tgid, user_mode, _, swapper = row
         frames, names, skid = self._kernel_part(kernel)
         lost = not user_mode and not frames
@@ -216,7 +218,7 @@ class _Resolver:
         elif user_mode:
             stack.append(self.builder.frame(_USER, kind=FrameKind.USER))
         context = Context.UNKNOWN if lost else context_of(names, has_user=bool(user_mode), swapper=bool(swapper))
-        return self.builder.stack(stack), context, skid
+        return self.builder.stack(stack), context, skid, place_of(names, context)
 
     def _kernel_part(self, key: int) -> tuple[list[int], list[str], bool]:
         done = self._kernel.get(key)

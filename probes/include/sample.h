@@ -10,18 +10,21 @@ struct sample_key {
 	u64 kernel_stack; /* hash of its addresses; 0: none */
 	u64 user_stack;
 	u64 task_cookie;
-	u64 hop_cookie;
+	u64 tx_cookie; /* the innermost transmission this stack is in, if it is in one */
+	u64 rx_cookie; /* the packet last received on this CPU */
 	u32 task_ns;
-	u32 hop_ns;
-	u32 hop_ifindex;
+	u32 tx_ns;
+	u32 tx_ifindex;
+	u32 rx_ns;
+	u32 rx_ifindex;
 	u32 slice; /* seconds since start */
 	u32 tgid;
 	u32 pid;
 	u16 cpu;
 	u8 event;
 	u8 lateness;
-	u8 hop_direction;
-	u8 hop_depth;
+	u8 rx_state; /* enum hop_rx_state */
+	u8 tx_depth;
 	u8 user_mode;	/* the tick fell into user mode: no kernel stack is right */
 	u8 stack_state; /* enum stack_state */
 	char comm[16];

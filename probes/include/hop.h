@@ -1,0 +1,139 @@
+/* Hop context: for which namespace and device this CPU works on a packet. One logic for every rung.
+ *
+ * Entries are made where a packet changes hands and never taken back by an exit probe. Whether one
+ * still holds is seen from the stack: a transmission is over when the stack has unwound past it, so
+ * each entry carries the stack pointer it was made at, and what lies deeper than the present one is
+ * dead. (The reader checks the sampled stack's frames besides: see nsprof/collect/hop_context.py.)
+ * Nothing is counted up and down, so nothing drifts when a probe is skipped.
+ */
+#ifndef NSPROF_HOP_H
+#define NSPROF_HOP_H
+
+#include "kernel.h"
+
+#define HOP_NESTING 4
+#define HOP_SLACK                                                                                  \
+	640 /* how far the probe's own frame lies below the transmission's (docs/probes/hop.md) */
+#define HOP_STACK_SHIFT                                                                            \
+	14 /* stacks are 16 KiB and aligned so: task stacks and the irq stack never share one */
+
+struct hop {
+	u64 cookie;
+	u32 inode;
+	u32 ifindex;
+};
+
+struct hop_tx {
+	struct hop at;
+	u64 sp;
+};
+
+/* PLAIN: the packet stays with the device it came in on. MOVED: a handler gives it to another
+ * device (macvlan, redirect) and `rx` is that one. LOST: likewise, but to which is not known. */
+enum hop_rx_state { HOP_NONE = 0, HOP_PLAIN = 1, HOP_MOVED = 2, HOP_LOST = 3 };
+
+struct hop_owner_key {
+	u64 device;
+	u64 address; /* destination MAC address */
+};
+
+struct hop_cpu {
+	struct hop rx;
+	u64 rx_skb;
+	struct hop_owner_key rx_key;
+	u32 rx_state;
+	u32 depth;
+	u64 sp;
+	struct hop_tx tx[HOP_NESTING];
+	u64 hits[4];
+};
+
+/* Where the calling program's frame lies on the kernel stack. The address passes through memory
+ * because the verifier allows no arithmetic on what it knows to be a pointer; LLVM 14 has no
+ * __builtin_frame_address for BPF. */
+static __always_inline u64 hop_stack_pointer(struct hop_cpu *cpu)
+{
+	u64 local;
+
+	*(volatile u64 *)&cpu->sp = (u64)&local;
+	return *(volatile u64 *)&cpu->sp;
+}
+
+/* A slot by number; the empty assembly keeps the compiler from dropping the mask, which the
+ * verifier wants to see. */
+static __always_inline struct hop_tx *hop_slot(struct hop_cpu *cpu, u32 number)
+{
+	u64 at = number;
+
+	asm volatile("" : "+r"(at));
+	at &= HOP_NESTING - 1;
+	return &cpu->tx[at];
+}
+
+static __always_inline void hop_of_device(void *device, struct hop *hop)
+{
+	struct netns_id id = {};
+	void *net = 0;
+	u32 ifindex = 0;
+
+	read_at(&net, device, OFF_net_device_nd_net_net);
+	if (net)
+		netns_id_of(net, &id);
+	read_at(&ifindex, device, OFF_net_device_ifindex);
+	hop->cookie = id.cookie;
+	hop->inode = id.inode;
+	hop->ifindex = ifindex;
+}
+
+/* A transmission begins at stack pointer `sp`; returns the level that it nests at. */
+static __always_inline u32 hop_push(struct hop_cpu *cpu, void *device, u64 sp)
+{
+	u32 depth = cpu->depth;
+
+	/* What was begun as deep or deeper has returned; another stack's entries are another
+	 * life's. */
+#pragma unroll
+	for (int i = 0; i < HOP_NESTING; i++) {
+		if (depth == 0)
+			break;
+		u64 top = hop_slot(cpu, depth - 1)->sp;
+		if (top > sp && (top ^ sp) >> HOP_STACK_SHIFT == 0)
+			break;
+		depth--;
+	}
+	if (depth >= HOP_NESTING)
+		depth = HOP_NESTING - 1; /* deeper than kept: the innermost counts */
+	struct hop_tx *tx = hop_slot(cpu, depth);
+	hop_of_device(device, &tx->at);
+	tx->sp = sp;
+	cpu->depth = depth + 1;
+	return depth;
+}
+
+static __always_inline void hop_receive(struct hop_cpu *cpu, void *skb, void *device)
+{
+	hop_of_device(device, &cpu->rx);
+	cpu->rx_skb = (u64)skb;
+	cpu->rx_state = HOP_PLAIN;
+	cpu->depth = 0; /* receiving never happens inside a transmission */
+}
+
+/* The innermost transmission that the interrupted stack (its pointer `sp`) is still inside of,
+ * counted from 1; 0: none. */
+static __always_inline u32 hop_live(struct hop_cpu *cpu, u64 sp)
+{
+	u32 depth = cpu->depth;
+
+#pragma unroll
+	for (int i = 0; i < HOP_NESTING; i++) {
+		if (depth == 0)
+			break;
+		u64 top = hop_slot(cpu, depth - 1)->sp;
+		if (top + HOP_SLACK > sp && (top ^ sp) >> HOP_STACK_SHIFT == 0)
+			break;
+		depth--;
+	}
+	return depth;
+}
+
+#endif
