@@ -3,6 +3,8 @@
 The rule: walking from the leaf to the root, the first function with a category of its own (STRONG in
 `category_names`) decides; helpers (memcpy, slab, locks, RCU, retpolines, ...) are passed over, so they belong to
 their nearest categorised caller; where there is none, the leafmost weak helper's own category; else `other`.
+A function that the table does not know follows its caller too, unless that is a mere entry point (ROOTS: the system
+call itself, the softirq loop, a kernel thread), under which anything may run: then it is `other`.
 Checksum, copy, skb alloc/free and contended or sleeping locks have categories of their own. Uncontended spin locks
 (`_raw_spin_lock` itself) follow their caller, while `native_queued_spin_lock_slowpath` is `locking`.
 
@@ -35,7 +37,7 @@ OTHER, USER, PROFILER, SKID, UNKNOWN = (_INDEX[n] for n in ("other", "user", "pr
 #: Kernel samples of these classes are not counted as covered.
 NOT_COVERED = ("other", "skid", "unknown")
 
-_NONE = -1
+_NONE, _UNLISTED = -1, -2
 
 
 def _flatten(table: dict[str, tuple[str, ...]]) -> dict[str, int]:
@@ -55,7 +57,7 @@ _LONGEST = max(map(len, _PREFIX))
 
 @lru_cache(maxsize=200_000)
 def _lookup(name: str, module: str) -> tuple[int, bool]:
-    """(category or -1, strong) of a kernel function by its folded name."""
+    """(category or -1, strong) of a kernel function by its folded name; (-2, False) when it is not in the table."""
     if name in _EXACT:
         return _EXACT[name], True
     if name in names.HELPERS:
@@ -69,7 +71,7 @@ def _lookup(name: str, module: str) -> tuple[int, bool]:
     module_category = names.MODULES.get(module.strip("[]"))
     if module_category is not None:
         return _INDEX[module_category], True
-    return _NONE, False
+    return _UNLISTED, False
 
 
 def category_of(name: str, module: str = "", kind: int = FrameKind.KERNEL) -> str:
@@ -85,7 +87,7 @@ def category_of(name: str, module: str = "", kind: int = FrameKind.KERNEL) -> st
 
 
 def frame_classes(frames: Frames) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
-    """Per frame: its category's index in `ALL` (-1: none), and whether it is strong."""
+    """Per frame: its category as an index into `ALL` (-1: a helper, -2: not in the table), and whether it is strong."""
     category = np.full(len(frames), _NONE, "i1")
     strong = np.zeros(len(frames), bool)
     fixed = {FrameKind.PROFILER: PROFILER, FrameKind.USER: USER, FrameKind.BPF: _INDEX["BPF"]}
@@ -95,6 +97,10 @@ def frame_classes(frames: Frames) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
         else:
             category[i], strong[i] = _lookup(fold_suffixes(name), module)
     return category, strong
+
+
+def _is_root(name: str) -> bool:
+    return name in names.ROOTS or name.startswith(names.ROOT_PREFIXES)
 
 
 def _rows(frames: Frames) -> Iterable[tuple[str, str, int]]:
@@ -124,16 +130,28 @@ def stack_categories(
     kernel_leaf[stack[(position == 0) & (kind != FrameKind.USER)]] = True
     # The program that made the system call does not make kernel work "user".
     usable = ~(kernel_leaf[stack] & (kind == FrameKind.USER)) & (of_frame >= 0)
+    unlisted = of_frame == _UNLISTED
+
+    root = np.array([_is_root(fold_suffixes(n)) for n in frames.name], bool)[flat]
+    far = np.iinfo("i8").max
+
+    def first(mask: NDArray[Any], values: NDArray[Any], default: int) -> NDArray[np.int64]:
+        """Per stack the value of its leafmost frame in `mask`: backwards, since later writes win."""
+        result = np.full(stacks, default, "i8")
+        where = np.flatnonzero(mask)[::-1]
+        result[stack[where]] = values[where]
+        return result
 
     def decide(usable: NDArray[Any], default: int) -> NDArray[np.int8]:
-        result = np.full(stacks, default, "i1")
-        # Later writes win: weak before strong, and backwards, so that the leafmost of the stronger sort stays.
-        for mask in (usable & ~is_strong, usable & is_strong):
-            where = np.flatnonzero(mask)[::-1]
-            result[stack[where]] = of_frame[where]
+        result = first(usable & ~is_strong, of_frame, default)
+        strong_at = first(usable & is_strong, position, far)
+        found = strong_at < far
+        result[found] = first(usable & is_strong, of_frame, default)[found]
+        by_root = found & (first(usable & is_strong, root, 0) > 0)
+        result[by_root & (first(unlisted, position, far) < strong_at)] = OTHER
         result[profiled] = PROFILER
         result[empty] = UNKNOWN
-        return result
+        return result.astype("i1")
 
     on_time = decide(usable, OTHER)
     late = decide(usable & (position > 0), SKID)

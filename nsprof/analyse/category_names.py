@@ -13,7 +13,18 @@ Three strengths:
 
 from __future__ import annotations
 
-__all__ = ["CATEGORIES", "EXACT", "HELPERS", "HELPER_PREFIXES", "MODULES", "PREFIXES", "WEAK", "WEAK_PREFIXES"]
+__all__ = [
+    "CATEGORIES",
+    "EXACT",
+    "HELPERS",
+    "HELPER_PREFIXES",
+    "MODULES",
+    "PREFIXES",
+    "ROOTS",
+    "ROOT_PREFIXES",
+    "WEAK",
+    "WEAK_PREFIXES",
+]
 
 #: The datapath categories in the order in which a packet meets them, then what serves them all.
 CATEGORIES = (
@@ -108,7 +119,8 @@ EXACT: dict[str, tuple[str, ...]] = {
     "bridge": _words("deliver_clone maybe_deliver should_deliver"),
     "other virtual device": _words("loopback_xmit dev_lstats_add dev_lstats_read"),
     "netfilter/conntrack": _words("""
-        nf_hook_slow nf_hook_slow_list hash_conntrack_raw destroy_conntrack get_unique_tuple
+        tcp_in_window tcp_new tcp_packet ip_sabotage_in br_validate_ipv4 br_validate_ipv6 setup_pre_routing
+        bridge_parent nf_hook_slow nf_hook_slow_list hash_conntrack_raw destroy_conntrack get_unique_tuple
     """),
     "softirq and backlog": _words("""
         handle_softirqs __do_softirq do_softirq run_ksoftirqd do_softirq_own_stack invoke_softirq irq_exit_rcu
@@ -168,7 +180,7 @@ EXACT: dict[str, tuple[str, ...]] = {
         skb_copy_expand __pskb_copy_fclone pskb_copy skb_copy_header skb_copy_ubufs ___pskb_trim __pskb_pull_tail
         pskb_expand_head skb_realloc_headroom skb_expand_head skb_cow_data skb_ensure_writable skb_linearize
         __skb_linearize skb_splice_from_iter skb_do_copy_data_nocache skb_zerocopy skb_zerocopy_iter_stream
-        __zerocopy_sg_from_iter zerocopy_sg_from_iter skb_try_coalesce skb_pp_cow_data skb_cow_data_for_xdp
+        __zerocopy_sg_from_iter zerocopy_sg_from_iter skb_pp_cow_data skb_cow_data_for_xdp
         veth_convert_skb_to_xdp_buff
     """),
     "skb alloc/free": _words("""
@@ -320,10 +332,9 @@ PREFIXES: dict[str, tuple[str, ...]] = {
         do_execute_actions nlmon_
     """),
     "netfilter/conntrack": _words("""
-        nf_ __nf nft_ __nft nfnl_ nfnetlink nfqnl_ ipt_ ip6t_ xt_ iptable_ ip6table_ arpt_ ct_ ctnetlink conntrack_
-        __nf_ct ipv4_conntrack ipv6_conntrack ip_vs_ ip_set_ hash_ip hash_net tcp_in_window tcp_new tcp_packet
-        nf_conntrack masquerade_ nat_ ebt_nat ipv4_confirm ipv6_confirm ipv4_helper hash_conntrack __hash_conntrack
-        flow_offload flowtable
+        br_nf_ nf_ __nf nft_ __nft nfnl_ nfnetlink nfqnl_ ipt_ ip6t_ xt_ iptable_ ip6table_ arpt_ ct_ ctnetlink
+        conntrack_ __nf_ct ipv4_conntrack ipv6_conntrack ip_vs_ ip_set_ hash_ip hash_net nf_conntrack masquerade_
+        nat_ ebt_nat ipv4_confirm ipv6_confirm ipv4_helper hash_conntrack __hash_conntrack flow_offload flowtable
     """),
     "softirq and backlog": _words("""
         napi_ __napi ____napi netif_rx __netif_rx netif_receive __netif_receive rps_ __rps net_rx_ net_rps backlog_
@@ -333,7 +344,7 @@ PREFIXES: dict[str, tuple[str, ...]] = {
         generic_xdp do_xdp_generic skb_flow_ __skb_flow __skb_get_hash call_function
     """),
     "GRO/GSO": _words("""
-        gro_ __gro napi_gro dev_gro skb_gro __skb_gro skb_gso __skb_gso skb_segment tcp_gro tcp4_gro tcp6_gro
+        gro_ __gro napi_gro dev_gro skb_gro __skb_gro skb_gso __skb_gso skb_segment tcp_gro_ tcp4_gro tcp6_gro
         tcp4_gso tcp6_gso tcp_gso __tcp_gso udp_gro udp4_gro udp6_gro udp4_ufo udp6_ufo __udp_gso udp_gso inet_gro
         inet_gso ipv6_gro ipv6_gso skb_mac_gso vxlan_gro gre_gro gre_gso eth_gro ipip_gro ipip_gso
     """),
@@ -467,6 +478,26 @@ HELPER_PREFIXES: tuple[str, ...] = _words("""
         __rhashtable refcount_ list_ __list ftrace_ __ftrace trace_ __trace __bpf_trace_ perf_trace_ __perf
         trace_event __traceiter_ __probestub tracing_ kasan_ __kasan __asan_ kmsan_ kcsan_ lockdep_ debug_ __warn
         iov_iter_ iterate_ __iov string_ str __check_object check_ xas_ xa_ __xa idr_ ida_ get_random
+    """)
+
+#: Frames under which anything at all may run: they answer for themselves and for known helpers, while a function that
+#: the table does not know and that has only these above it is `other` (a system call into a file system, say).
+ROOTS = frozenset(
+    _words("""
+        entry_SYSCALL_64 entry_SYSCALL_64_after_hwframe do_syscall_64 x64_sys_call do_syscall_x64 el0_svc
+        el0t_64_sync el0t_64_sync_handler do_el0_svc invoke_syscall el0_svc_common vfs_read vfs_write ksys_read
+        ksys_write new_sync_read new_sync_write __fput fput task_work_run exit_to_user_mode_loop
+        syscall_exit_to_user_mode irqentry_exit_to_user_mode handle_softirqs __do_softirq do_softirq
+        do_softirq_own_stack run_ksoftirqd irq_exit_rcu __irq_exit_rcu kthread worker_thread process_one_work
+        process_scheduled_works ret_from_fork ret_from_fork_asm smpboot_thread_fn tasklet_action
+        tasklet_action_common handle_irq_event handle_irq_event_percpu __handle_irq_event_percpu do_IRQ
+        common_interrupt asm_common_interrupt __common_interrupt flush_smp_call_function_queue run_timer_softirq
+        __run_timers call_timer_fn hrtimer_interrupt __hrtimer_run_queues do_futex do_idle cpu_startup_entry
+        start_secondary
+    """)
+)
+ROOT_PREFIXES: tuple[str, ...] = _words("""
+        __x64_sys_ __do_sys_ __se_sys_ __ia32_sys_ __arm64_sys_ asm_sysvec_ sysvec_ __sysvec_
     """)
 
 #: module -> category, where the name alone says nothing.
