@@ -93,7 +93,9 @@ def stop(child: subprocess.Popen[bytes]) -> None:
 def run_all(jobs: Sequence[Job], *, timeout_s: float = 0.0, package_hint: str = "") -> list[End]:
     """Run commands side by side with captured output, until all have ended or the time is over (0: no limit).
 
-    Raises CommandNotFound when one cannot be started (those already started are stopped).
+    Raises CommandNotFound when one cannot be started (those already started are stopped). Ctrl-C and SIGTERM are
+    not handed on but end the call as exceptions, with every command stopped: a client may take SIGINT for a reason
+    to print its figures and end well (netperf does), and nobody would know that the run was cut short.
     """
     tees: list[_Tee] = []
     with ExitStack() as stack:
@@ -115,7 +117,6 @@ def run_all(jobs: Sequence[Job], *, timeout_s: float = 0.0, package_hint: str = 
                     stack.callback(stream.close)
                     tee.watch(stream, None)
             tees.append(tee)
-        stack.enter_context(_forwarding(lambda number: _signal_all(tees, number)))
         _attend(tees, timeout_s)
     return [tee.end(timeout_s) for tee in tees]
 
@@ -155,11 +156,6 @@ def pass_through(job: Job, *, copy: bool, timeout_s: float = 0.0, package_hint: 
         with _forwarding(forward):
             _attend([tee], timeout_s)
     return tee.end(timeout_s)
-
-
-def _signal_all(tees: Sequence[_Tee], number: int) -> None:
-    for tee in tees:
-        tee.signal(number)
 
 
 @dataclass
