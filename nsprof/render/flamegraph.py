@@ -13,11 +13,11 @@ from importlib import resources
 import numpy as np
 
 from nsprof.model.profile import FrameKind
-from nsprof.model.results import FlameTree, Measure
+from nsprof.model.results import FlameTree
 from nsprof.render.flamegraph_colours import GREY, HUES, LESS, MIDDLE, MORE, STRIPES, fills, rgb
 from nsprof.render.flamegraph_data import FrameTable, view_data
 from nsprof.render.flamegraph_layout import NARROW, SIZE_BY, Drawing, fold, layout
-from nsprof.render.flamegraph_text import clean, cost_text, delta_text, escape, percent, script_json
+from nsprof.render.flamegraph_text import clean, cost_text, delta_text, escape, per_noun, percent, script_json
 
 __all__ = [
     "GONE_PATTERN",
@@ -25,7 +25,6 @@ __all__ = [
     "asset",
     "fold_note",
     "legend_html",
-    "measure_per",
     "render_svg",
     "summary",
 ]
@@ -68,15 +67,10 @@ def asset(name: str) -> str:
     return resources.files("nsprof.render").joinpath("assets", name).read_text(encoding="utf-8")
 
 
-def measure_per(measure: Measure) -> str:
-    """The noun after the slash: "transaction"; "" for plain totals."""
-    return measure.per
-
-
 def summary(tree: FlameTree, new: float, base: float) -> str:
     """One line: the unit, the totals, the change."""
     measure = tree.measure
-    per, unit = measure_per(measure), measure.unit
+    per, unit = per_noun(measure), measure.unit
     modelled = "" if measure.kind == "sampled" else f", {measure.kind}"
     where = f" ({measure.reference})" if measure.reference else ""
     if not tree.differential:
@@ -218,7 +212,7 @@ def _fit(name: str, width: float) -> str:
 def _title_text(drawing: Drawing, row: int, name: str) -> str:
     """The tooltip of viewers without scripts."""
     tree = drawing.tree
-    unit, per = tree.measure.unit, measure_per(tree.measure)
+    unit, per = tree.measure.unit, per_noun(tree.measure)
     new, base = float(drawing.cost_new[row]), float(drawing.cost_base[row])
     whole = float(drawing.cost_new[0])
     share = percent(new / whole if whole else 0.0)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from nsprof.model.results import FlameTree, Measure
 from nsprof.render.flamegraph_layout import Drawing
-from nsprof.render.flamegraph_text import clean, number
+from nsprof.render.flamegraph_text import clean, number, per_noun
 
 __all__ = ["FrameTable", "UnitScale", "view_data"]
 
@@ -87,7 +87,11 @@ def _findings(tree: FlameTree, nodes: NDArray[np.int64], frames: NDArray[np.int6
 
 
 def _unit(measure: Measure) -> dict[str, Any]:
-    return {"label": clean(measure.label or measure.unit), "unit": clean(measure.unit), "per": clean(measure.per)}
+    return {
+        "label": clean(measure.label or measure.unit),
+        "unit": clean(measure.unit),
+        "per": clean(per_noun(measure)),
+    }
 
 
 def view_data(

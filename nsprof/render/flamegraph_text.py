@@ -13,9 +13,10 @@ import re
 from typing import Any
 from xml.sax.saxutils import escape as _xml_escape
 
-from nsprof.units import format_quantity
+from nsprof.model.results import Measure
+from nsprof.units import DENOMINATOR_NOUNS, format_quantity
 
-__all__ = ["clean", "cost_text", "delta_text", "escape", "number", "percent", "script_json"]
+__all__ = ["clean", "cost_text", "delta_text", "escape", "number", "per_noun", "percent", "script_json"]
 
 # C0 and C1 controls (ANSI escapes among them), zero-width and bidi marks, line separators, lone surrogates (what
 # surrogateescape makes of non-UTF-8 bytes), noncharacters that XML forbids, tags and interlinear marks.
@@ -56,6 +57,11 @@ def number(value: float, digits: int = 5) -> float | int:
         return 0
     short = float(f"{value:.{digits}g}")
     return int(short) if short == int(short) and abs(short) < 1e15 else short
+
+
+def per_noun(measure: Measure) -> str:
+    """What stands after the slash: "transaction", "KB"; "" for totals and for shares, whose unit is % already."""
+    return "" if measure.per == "share" else DENOMINATOR_NOUNS.get(measure.per, measure.per)
 
 
 def cost_text(value: float, unit: str, per: str = "") -> str:

@@ -17,7 +17,7 @@ from nsprof.render import page_parts as parts
 from nsprof.render.flamegraph import GONE_PATTERN, asset, fold_note, legend_html
 from nsprof.render.flamegraph_data import FrameTable, view_data
 from nsprof.render.flamegraph_layout import fold, layout
-from nsprof.render.flamegraph_text import clean, cost_text, delta_text, escape, number, percent, script_json
+from nsprof.render.flamegraph_text import clean, cost_text, delta_text, escape, number, per_noun, percent, script_json
 from nsprof.render.page_model import FlameView, PageContent
 
 __all__ = ["FRAME_BUDGET", "FUNCTION_LIMIT", "report_page"]
@@ -96,12 +96,12 @@ def _figures(content: PageContent) -> str:
     boxes: list[tuple[str, str]] = []
     if content.diff is not None:
         m, total = content.diff.measure, content.diff.total
-        boxes.append((content.diff.base_title, cost_text(total.base, m.unit, m.per)))
-        boxes.append((content.diff.new_title, cost_text(total.new, m.unit, m.per)))
-        boxes.append(("change", delta_text(total.delta, m.unit, m.per)))
+        boxes.append((content.diff.base_title, cost_text(total.base, m.unit, per_noun(m))))
+        boxes.append((content.diff.new_title, cost_text(total.new, m.unit, per_noun(m))))
+        boxes.append(("change", delta_text(total.delta, m.unit, per_noun(m))))
     elif content.report is not None:
         m = content.report.measure
-        boxes.append(("cost", cost_text(content.report.total, m.unit, m.per)))
+        boxes.append(("cost", cost_text(content.report.total, m.unit, per_noun(m))))
     if content.report is not None:
         boxes.append(("samples", f"{content.report.samples:,}"))
         for name, share in (
@@ -258,7 +258,7 @@ def _functions(content: PageContent) -> dict[str, Any] | None:
         "columns": columns,
         "rows": rows,
         "unit": clean(measure.unit),
-        "per": clean(measure.per),
+        "per": clean(per_noun(measure)),
         "sort": sort,
         "left": len(left),
         "rest": number(rest),

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nsprof.model.results import DeltaRow, DiffReport
-from nsprof.render.flamegraph_text import clean, cost_text, delta_text, escape
+from nsprof.render.flamegraph_text import clean, cost_text, delta_text, escape, per_noun
 from nsprof.render.page_model import PointGroup, RunChart, TopologyPicture
 
 __all__ = ["nice_ticks", "run_points", "topology", "value_text", "waterfall", "waterfall_steps"]
@@ -102,7 +102,7 @@ def waterfall_steps(diff: DiffReport) -> list[DeltaRow]:
 
 def waterfall(diff: DiffReport) -> str:
     """From the base total to the new total, one floating bar a category; "" when there is nothing to show."""
-    unit, per = diff.measure.unit, diff.measure.per
+    unit, per = diff.measure.unit, per_noun(diff.measure)
     steps = waterfall_steps(diff)
     if not steps:
         return ""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from nsprof.model.results import CostReport, DeltaRow, DiffReport, Interval, ScenarioRow, ScenarioTable
-from nsprof.render.flamegraph_text import clean, cost_text, delta_text, escape, percent
+from nsprof.render.flamegraph_text import clean, cost_text, delta_text, escape, per_noun, percent
 from nsprof.render.page_charts import run_points, topology, value_text, waterfall
 from nsprof.render.page_model import Card, Facts, LedgerEntry, PageContent
 
@@ -92,7 +92,7 @@ def headline(content: PageContent) -> tuple[str, str]:
     """The sentence at the top and the line below it."""
     diff, report = content.diff, content.report
     if diff is not None:
-        unit, per, total = diff.measure.unit, diff.measure.per, diff.total
+        unit, per, total = diff.measure.unit, per_noun(diff.measure), diff.total
         each = f"each {per} costs" if per else "the total is"
         if total.verdict == "~":
             lead = f"{clean(diff.new_title)} against {clean(diff.base_title)}: no significant difference"
@@ -106,7 +106,7 @@ def headline(content: PageContent) -> tuple[str, str]:
         return lead, _verdict_words(diff)
     if report is None:
         return clean(content.title), ""
-    unit, per = report.measure.unit, report.measure.per
+    unit, per = report.measure.unit, per_noun(report.measure)
     each = f"Each {per} costs" if per else "The total is"
     top = [c for c in sorted(report.categories, key=lambda c: -c.share)[:2] if c.share > 0]
     parts = " and ".join(f"{percent(c.share, 0)} {c.name}" for c in top)
@@ -193,7 +193,7 @@ def categories(diff: DiffReport | None, report: CostReport | None) -> str:
         return f"<figure>{waterfall(diff)}</figure><details><summary>The same as a table</summary>{listed}</details>"
     if report is None:
         return ""
-    unit, per = report.measure.unit, report.measure.per
+    unit, per = report.measure.unit, per_noun(report.measure)
     rows = [[c.name, cost_text(c.cost, unit, per), percent(c.share), f"{c.samples:,}"] for c in report.categories]
     return table(
         ["Category", "cost", "share", "samples"], rows, caption="Cost by datapath category", numeric=(1, 2, 3)
