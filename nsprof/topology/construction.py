@@ -13,7 +13,7 @@ from nsprof.model.scenario import Place, TopologySpec
 from nsprof.netns import entered
 from nsprof.topology import ethtool, reach, shapes, sysctl
 from nsprof.topology import netlink as nl
-from nsprof.topology.maker import ETH, Maker
+from nsprof.topology.maker import ETH, MANY, Maker
 from nsprof.topology.namespaces import Ns, RunDirectory, apart, set_receive_cpus
 from nsprof.topology.plan import check_run_id, check_spec, choose_cpus, new_run_id
 from nsprof.topology.remove import remove
@@ -101,8 +101,11 @@ class Topology:
         if wanted:
             for ns, device in maker.chain_devices:
                 with entered(ns.path):
-                    has = ethtool.read_all(device)
-                    ethtool.set_(device, {name: on for name, on in wanted.items() if name in has})
+                    # Bridges, tunnels and VRFs have not all of them, children of the wire follow the wire.
+                    strict = device == maker.names.wire or (
+                        device == ETH and (ns.role == "remote" or self.shape.own_offloads)
+                    )
+                    ethtool.set_(device, wanted, strict=strict)
         facts = {}
         for ns, device in [*maker.chain_devices[:2], *maker.chain_devices[-2:]]:
             with entered(ns.path):
@@ -159,6 +162,7 @@ class Topology:
             "dut_cpus": list(self.dut_cpus),
             "remote_cpus": list(self.remote_cpus),
             "receive_steering": bool(self.dut_cpus),
+            "neighbours": "permanent" if self.spec.containers > MANY else "resolved",
             **self._facts,
         }
 

@@ -12,13 +12,16 @@ from nsprof.topology import netlink as nl
 from nsprof.topology import sysctl
 from nsprof.topology.clash import refuse_clash, refuse_learned_default
 from nsprof.topology.namespaces import Ns, RunDirectory
-from nsprof.topology.plan import Addresses, Names
+from nsprof.topology.plan import Addresses, Macs, Names
 from nsprof.topology.state import State
 
-__all__ = ["ETH", "LAST_METRIC", "Maker"]
+__all__ = ["ETH", "LAST_METRIC", "MANY", "Maker"]
 
 #: The device inside a container and in the remote namespace.
 ETH = "eth0"
+#: Above so many containers neighbours are made known for ever instead of being asked for: the kernel keeps at most
+#: 1,024 others, of all namespaces together (net.ipv4.neigh.default.gc_thresh3), and drops packets beyond.
+MANY = 100
 #: Containers that are being configured at once: two file descriptors each.
 _CHUNK = 50
 
@@ -57,7 +60,9 @@ class Maker:
         self._prepare_own(self.remote)
         wire = self.names.wire
         self.own_device(wire)
-        self.host.rtnl.send([nl.add_pair(wire, ETH, self.remote.fd, mtu=self.spec.mtu)])
+        self.host.rtnl.send(
+            [nl.add_pair(wire, ETH, self.remote.fd, mtu=self.spec.mtu, macs=(Macs.wire, Macs.remote))]
+        )
         self.quieten(wire)
         index = self.remote.rtnl.index(ETH)
         self.remote.rtnl.send(
@@ -132,7 +137,7 @@ class Maker:
         """The host's bridge, up, without spanning tree; returns its ifindex."""
         name = self.names.bridge
         self.own_device(name)
-        self.host.rtnl.send([nl.add_link("bridge", name, mtu=self.spec.mtu)])
+        self.host.rtnl.send([nl.add_link("bridge", name, mtu=self.spec.mtu, mac=Macs.bridge)])
         self.quieten(name)
         self.host.rtnl.send([nl.set_link(name, up=True)])
         self.chain_devices.append((self.host, name))
@@ -208,27 +213,43 @@ class Maker:
         """The birth of a pair v<i> (host) - eth0 (container), in `master` if one is given."""
 
         def birth(number: int, ns: Ns) -> nl.Op:
-            return nl.add_pair(
-                self.names.pair(number), ETH, ns.fd, kind=kind, master=master, mtu=mtu or self.spec.mtu
-            )
+            macs = (Macs.pair(number), Macs.container(number)) if kind == "veth" else ("", "")
+            name = self.names.pair(number)
+            return nl.add_pair(name, ETH, ns.fd, kind=kind, master=master, mtu=mtu or self.spec.mtu, macs=macs)
 
         return birth
 
-    def inside(self, address: Callable[[int], str], *, gateway: str = "", prefix: int = 0) -> Inside:
+    @property
+    def many(self) -> bool:
+        """Whether neighbours are made known instead of being asked for (see MANY)."""
+        return self.spec.containers > MANY
+
+    def inside(
+        self, address: Callable[[int], str], next_mac: Callable[[int], str] | None, *, gateway: str = ""
+    ) -> Inside:
         """Container side: its address, up, and with `gateway` the route to the benchmarking block (never a
-        default route: what is not for the test must not leave)."""
+        default route: what is not for the test must not leave). `next_mac(i)` is the hardware address to which
+        container i sends, None where it needs none."""
         self.container_addresses = [address(n) for n in range(self.spec.containers)]
 
         def ops(number: int, index: int) -> list[nl.Op]:
             made = [
-                nl.add_address(index, address(number), prefix or self.addresses.prefix, f"container {number}"),
+                nl.add_address(index, address(number), self.addresses.prefix, f"container {number}"),
                 nl.set_link(ETH, up=True),
             ]
             if gateway:
                 made.append(nl.add_route(self.addresses.whole, via=gateway, index=index))
+            if self.many and next_mac is not None:
+                made.append(nl.add_neighbour(index, gateway or self.server_address, next_mac(number)))
             return made
 
         return ops
+
+    def know_containers(self, ns: Ns, device: str, address: Callable[[int], str], mac: Callable[[int], str]) -> None:
+        """With many containers: make them known as neighbours on a device."""
+        if self.many:
+            index = ns.rtnl.index(device)
+            ns.rtnl.send(nl.add_neighbour(index, address(n), mac(n)) for n in range(self.spec.containers))
 
     def pairs_up(self, number: int) -> list[nl.Op]:
         """The host's end of pair `number` up: the least that `after` does."""

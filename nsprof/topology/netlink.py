@@ -33,6 +33,7 @@ __all__ = [
     "Rtnl",
     "add_address",
     "add_link",
+    "add_neighbour",
     "add_neighbour_proxy",
     "add_pair",
     "add_route",
@@ -128,6 +129,7 @@ def _link_attrs(
     netns_fd: int = -1,
     master: int = -1,
     mtu: int = 0,
+    mac: str = "",
 ) -> list[list[Any]]:
     attrs: list[list[Any]] = []
     if name:
@@ -140,6 +142,8 @@ def _link_attrs(
         attrs.append(["IFLA_MASTER", master])
     if mtu:
         attrs.append(["IFLA_MTU", mtu])
+    if mac:
+        attrs.append(["IFLA_ADDRESS", mac])
     return attrs
 
 
@@ -151,20 +155,16 @@ def add_link(
     link: int = 0,
     netns_fd: int = -1,
     mtu: int = 0,
-    up: bool = False,
+    mac: str = "",
 ) -> Op:
     """Make a device of `kind`; `link` is the ifindex it stands on, `netns_fd` the namespace it is born into."""
     info: list[list[Any]] = [["IFLA_INFO_KIND", kind]]
     if data:
         info.append(["IFLA_INFO_DATA", {"attrs": [list(pair) for pair in data]}])
-    attrs = _link_attrs(name=name, link=link, netns_fd=netns_fd, mtu=mtu)
+    attrs = _link_attrs(name=name, link=link, netns_fd=netns_fd, mtu=mtu, mac=mac)
     attrs.append(["IFLA_LINKINFO", {"attrs": info}])
-    raw = _encode(ifinfmsg(), RTM_NEWLINK, _ACK | _CREATE_EXCL, attrs=attrs, **_flags(up))
+    raw = _encode(ifinfmsg(), RTM_NEWLINK, _ACK | _CREATE_EXCL, attrs=attrs)
     return Op(f"making {kind} device {name}", raw, kind=kind)
-
-
-def _flags(up: bool) -> dict[str, int]:
-    return {"flags": _IFF_UP, "change": _IFF_UP} if up else {"flags": 0, "change": 0}
 
 
 def add_pair(
@@ -175,16 +175,16 @@ def add_pair(
     kind: str = "veth",
     mtu: int = 0,
     master: int = -1,
-    up: bool = False,
+    macs: tuple[str, str] = ("", ""),
 ) -> Op:
     """Make a veth or netkit pair whose peer is born in another namespace (it never passes through this one)."""
-    far = {"attrs": _link_attrs(name=peer, netns_fd=peer_netns_fd, mtu=mtu), **_flags(up)}
+    far = {"attrs": _link_attrs(name=peer, netns_fd=peer_netns_fd, mtu=mtu, mac=macs[1])}
     attribute = "VETH_INFO_PEER" if kind == "veth" else "IFLA_NETKIT_PEER_INFO"
-    attrs = _link_attrs(name=name, mtu=mtu, master=master)
+    attrs = _link_attrs(name=name, mtu=mtu, master=master, mac=macs[0])
     attrs.append(
         ["IFLA_LINKINFO", {"attrs": [["IFLA_INFO_KIND", kind], ["IFLA_INFO_DATA", {"attrs": [[attribute, far]]}]]}]
     )
-    raw = _encode(ifinfmsg(), RTM_NEWLINK, _ACK | _CREATE_EXCL, attrs=attrs, **_flags(up))
+    raw = _encode(ifinfmsg(), RTM_NEWLINK, _ACK | _CREATE_EXCL, attrs=attrs)
     return Op(f"making {kind} pair {name}", raw, kind=kind)
 
 
@@ -247,6 +247,20 @@ def del_unreachable(network: str, metric: int) -> Op:
     raw = bytearray(op.data)
     struct.pack_into("=HH", raw, 4, RTM_DELROUTE, _REQUEST | _ACK)
     return Op(f"removing the route to {network}", bytes(raw), tolerate=frozenset({errno.ESRCH}))
+
+
+def add_neighbour(index: int, address: str, mac: str) -> Op:
+    """Make the hardware address of a neighbour known for ever."""
+    raw = _encode(
+        ndmsg(),
+        RTM_NEWNEIGH,
+        _ACK | _REPLACE,
+        family=_family(address),
+        ifindex=index,
+        state=0x80,  # NUD_PERMANENT
+        attrs=[["NDA_DST", address], ["NDA_LLADDR", mac]],
+    )
+    return Op(f"making the neighbour {address} known", raw)
 
 
 def add_neighbour_proxy(index: int, address: str) -> Op:

@@ -15,6 +15,7 @@ __all__ = [
     "MAX_CONTAINERS",
     "OFFLOADS",
     "Addresses",
+    "Macs",
     "Names",
     "check_run_id",
     "check_shape",
@@ -191,6 +192,26 @@ class Addresses:
     def pair(self, number: int) -> str:
         """The host's end of container `number`'s pair, where it has an address."""
         return self._lan(0x8000 + number)
+
+
+class Macs:
+    """Fixed hardware addresses, locally administered: the same in every run, and known beforehand."""
+
+    remote = "02:6e:73:00:00:01"
+    wire = "02:6e:73:00:00:02"
+    bridge = "02:6e:73:00:00:03"
+    vxlan = "02:6e:73:00:00:04"
+    remote_vxlan = "02:6e:73:00:00:05"
+
+    @staticmethod
+    def container(number: int) -> str:
+        """Container `number`'s device."""
+        return f"02:6e:73:01:{number >> 8:02x}:{number & 255:02x}"
+
+    @staticmethod
+    def pair(number: int) -> str:
+        """The host's end of container `number`'s pair."""
+        return f"02:6e:73:02:{number >> 8:02x}:{number & 255:02x}"
 
 
 def choose_cpus(spec: TopologySpec) -> tuple[tuple[int, ...], tuple[int, ...]]:

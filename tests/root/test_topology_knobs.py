@@ -233,3 +233,22 @@ def test_a_hundred_containers_come_up_and_go_quickly() -> None:
     went_s = time.monotonic() - began
     assert came_s < 100 * 0.02, "an `ip` loop takes about 12 ms a container on a quiet machine"
     assert went_s < 2
+
+
+def test_all_of_a_thousand_containers_can_be_busy() -> None:
+    """The kernel keeps 1,024 neighbours that it had to ask for, in all namespaces together: beyond, packets drop."""
+    with build(TopologySpec("veth-bridge", containers=1000)) as topo:
+        assert topo.describe()["neighbours"] == "permanent"
+        with netns.entered(topo.server.netns_path):
+            server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with server:
+            server.bind((topo.server_address, 0))
+            server.settimeout(5)
+            for client in topo.clients:
+                with netns.entered(client.netns_path), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+                    sender.settimeout(5)
+                    sender.sendto(client.name.encode(), server.getsockname())
+                    data, peer = server.recvfrom(100)
+                    assert (data, peer[0]) == (client.name.encode(), client.address)
+                    server.sendto(b"back", peer)
+                    assert sender.recv(10) == b"back"

@@ -18,7 +18,8 @@ class Shape:
 
     `chain` is the way of a packet from client to server, `difference` what that adds to shape "host", `drawing`
     the picture for `nsprof topo show`, `needs` the kernel options, `make` what builds it between the host
-    namespace's end of the wire and the containers.
+    namespace's end of the wire and the containers. `own_offloads` is false where the containers' devices are children
+    of the wire and have its offloads.
     """
 
     name: str
@@ -28,3 +29,4 @@ class Shape:
     make: Callable[[Maker], None]
     needs: tuple[str, ...] = ("CONFIG_NET_NS", "CONFIG_VETH")
     has_containers: bool = True
+    own_offloads: bool = True

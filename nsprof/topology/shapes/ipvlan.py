@@ -8,7 +8,7 @@ from nsprof.topology.shapes.macvlan import child_of_wire
 
 
 def _make(m: Maker) -> None:
-    child_of_wire(m, "ipvlan", (("IFLA_IPVLAN_MODE", 0),))
+    child_of_wire(m, "ipvlan", (("IFLA_IPVLAN_MODE", 0),), own_mac=False)
 
 
 SHAPE = Shape(
@@ -23,5 +23,6 @@ SHAPE = Shape(
 |   +- IP - eth0+----+-- child of, same MAC w0-+~~~~~~+-- eth0 -- IP ---+    |
 +---------------+    +-------------------------+      +----------------------+""",
     make=_make,
+    own_offloads=False,
     needs=("CONFIG_NET_NS", "CONFIG_VETH", "CONFIG_IPVLAN"),
 )

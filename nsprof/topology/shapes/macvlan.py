@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from nsprof.topology import netlink as nl
-from nsprof.topology.maker import Maker
+from nsprof.topology.maker import ETH, Maker
 from nsprof.topology.namespaces import Ns
+from nsprof.topology.plan import Macs
 from nsprof.topology.shapes.base import Shape
 
 
-def child_of_wire(m: Maker, kind: str, data: tuple[tuple[str, str | int], ...]) -> None:
+def child_of_wire(m: Maker, kind: str, data: tuple[tuple[str, str | int], ...], *, own_mac: bool) -> None:
     """Containers whose eth0 is a child (macvlan, ipvlan) of the wire's host end."""
     m.host_up(m.names.wire, m.addresses.host)
     wire = m.host.rtnl.index(m.names.wire)
 
-    def birth(_: int, ns: Ns) -> nl.Op:
-        return nl.add_link(kind, "eth0", data=data, link=wire, netns_fd=ns.fd, mtu=m.spec.mtu)
+    def birth(number: int, ns: Ns) -> nl.Op:
+        mac = Macs.container(number) if own_mac else ""
+        return nl.add_link(kind, ETH, data=data, link=wire, netns_fd=ns.fd, mtu=m.spec.mtu, mac=mac)
 
-    m.add_containers(birth, m.inside(m.addresses.container), host_device=False)
+    m.add_containers(birth, m.inside(m.addresses.container, lambda _: Macs.remote), host_device=False)
+    m.know_containers(m.remote, ETH, m.addresses.container, Macs.container if own_mac else lambda _: Macs.wire)
 
 
 def _make(m: Maker) -> None:
-    child_of_wire(m, "macvlan", (("IFLA_MACVLAN_MODE", "bridge"),))
+    child_of_wire(m, "macvlan", (("IFLA_MACVLAN_MODE", "bridge"),), own_mac=True)
 
 
 SHAPE = Shape(
@@ -35,5 +38,6 @@ SHAPE = Shape(
 |   +- IP - eth0+----+---- child of ------ w0 -+~~~~~~+-- eth0 -- IP ---+    |
 +---------------+    +-------------------------+      +----------------------+""",
     make=_make,
+    own_offloads=False,
     needs=("CONFIG_NET_NS", "CONFIG_VETH", "CONFIG_MACVLAN"),
 )

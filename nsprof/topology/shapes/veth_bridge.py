@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from nsprof.topology import netlink as nl
-from nsprof.topology.maker import Maker
+from nsprof.topology.maker import ETH, Maker
+from nsprof.topology.plan import Macs
 from nsprof.topology.shapes.base import Shape
 
 
@@ -11,7 +12,8 @@ def _make(m: Maker) -> None:
     bridge = m.make_bridge()
     m.host.rtnl.send([nl.set_link(m.names.wire, master=bridge, up=True)])
     m.host_up(m.names.bridge, m.addresses.host)
-    m.add_containers(m.pair_birth(master=bridge), m.inside(m.addresses.container), m.pairs_up)
+    m.add_containers(m.pair_birth(master=bridge), m.inside(m.addresses.container, lambda _: Macs.remote), m.pairs_up)
+    m.know_containers(m.remote, ETH, m.addresses.container, Macs.container)
 
 
 SHAPE = Shape(

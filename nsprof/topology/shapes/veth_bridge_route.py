@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nsprof.topology import netlink as nl
 from nsprof.topology.maker import Maker
+from nsprof.topology.plan import Macs
 from nsprof.topology.shapes.base import Shape
 
 
@@ -14,7 +15,10 @@ def bridge_and_route(m: Maker, *, told: bool) -> None:
     m.host_up(m.names.wire, a.host)
     m.host_up(m.names.bridge, a.pod_gateway)
     m.forward(m.names.wire, m.names.bridge)
-    m.add_containers(m.pair_birth(master=bridge), m.inside(a.pod, gateway=a.pod_gateway), m.pairs_up)
+    m.add_containers(
+        m.pair_birth(master=bridge), m.inside(a.pod, lambda _: Macs.bridge, gateway=a.pod_gateway), m.pairs_up
+    )
+    m.know_containers(m.host, m.names.bridge, a.pod, Macs.container)
     if told:
         m.remote.rtnl.send([nl.add_route(a.pods, via=a.host)])
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nsprof.topology import netlink as nl
-from nsprof.topology.maker import Maker
+from nsprof.topology.maker import ETH, Maker
+from nsprof.topology.plan import Macs
 from nsprof.topology.shapes.base import Shape
 
 
@@ -31,13 +32,16 @@ def route_to_containers(m: Maker, *, kind: str = "veth", table: int = 254, maste
             ops.append(nl.add_neighbour_proxy(wire_index, a.container(number)))
             if l2:
                 ops.append(nl.add_neighbour_proxy(index, a.remote))
+        if m.many and l2:
+            ops.append(nl.add_neighbour(index, a.container(number), Macs.container(number)))
         return ops
 
     wire_index = m.host.rtnl.index(m.names.wire)
     m.host_up(m.names.wire, a.host)
     m.proxy(m.names.wire)
     m.forward(m.names.wire)
-    m.add_containers(m.pair_birth(kind, master=master), m.inside(a.container), after)
+    m.add_containers(m.pair_birth(kind, master=master), m.inside(a.container, Macs.pair if l2 else None), after)
+    m.know_containers(m.remote, ETH, a.container, lambda _: Macs.wire)
     pairs = [m.names.pair(n) for n in range(m.spec.containers)]
     m.forward(*pairs)
     if l2:

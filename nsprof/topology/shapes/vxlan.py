@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from nsprof.topology import netlink as nl
 from nsprof.topology.maker import ETH, Maker
+from nsprof.topology.plan import Macs
 from nsprof.topology.shapes.base import Shape
 
 _ID = 18
 _PORT = 4789  # RFC 7348
 
 
-def _tunnel(m: Maker, name: str, local: str, remote: str, *, link: int, mtu: int) -> nl.Op:
+def _tunnel(m: Maker, name: str, local: str, remote: str, *, link: int, mtu: int, mac: str) -> nl.Op:
     far, near = ("IFLA_VXLAN_GROUP", "IFLA_VXLAN_LOCAL")
     if m.spec.family == 6:
         far, near = "IFLA_VXLAN_GROUP6", "IFLA_VXLAN_LOCAL6"
@@ -22,7 +23,7 @@ def _tunnel(m: Maker, name: str, local: str, remote: str, *, link: int, mtu: int
         ("IFLA_VXLAN_PORT", _PORT),
         ("IFLA_VXLAN_LEARNING", 1),
     )
-    return nl.add_link("vxlan", name, data=data, mtu=mtu)
+    return nl.add_link("vxlan", name, data=data, mtu=mtu, mac=mac)
 
 
 def _make(m: Maker) -> None:
@@ -32,18 +33,21 @@ def _make(m: Maker) -> None:
     m.host_up(names.wire, a.host)
     bridge = m.make_bridge()
     m.own_device(names.vxlan)
-    m.host.rtnl.send([_tunnel(m, names.vxlan, a.host, a.remote, link=m.host.rtnl.index(names.wire), mtu=mtu)])
+    near, far = m.host.rtnl.index(names.wire), m.remote.rtnl.index(ETH)
+    m.host.rtnl.send([_tunnel(m, names.vxlan, a.host, a.remote, link=near, mtu=mtu, mac=Macs.vxlan)])
     m.quieten(names.vxlan)
     m.host.rtnl.send([nl.set_link(names.vxlan, master=bridge, up=True)])
-    m.remote.rtnl.send([_tunnel(m, "vx0", a.remote, a.host, link=m.remote.rtnl.index(ETH), mtu=mtu)])
+    m.remote.rtnl.send([_tunnel(m, "vx0", a.remote, a.host, link=far, mtu=mtu, mac=Macs.remote_vxlan)])
     m.remote.rtnl.send(
         [
             nl.add_address(m.remote.rtnl.index("vx0"), a.pod_gateway, a.prefix, "the remote end of the tunnel"),
             nl.set_link("vx0", up=True),
         ]
     )
-    m.add_containers(m.pair_birth(master=bridge, mtu=mtu), m.inside(a.pod), m.pairs_up)
     m.server_address = a.pod_gateway
+    inside = m.inside(a.pod, lambda _: Macs.remote_vxlan)
+    m.add_containers(m.pair_birth(master=bridge, mtu=mtu), inside, m.pairs_up)
+    m.know_containers(m.remote, "vx0", a.pod, Macs.container)
     m.chain_devices += [(m.host, names.vxlan), (m.remote, "vx0")]
 
 
