@@ -23,7 +23,7 @@ from nsprof.observe import Observer, Scene, Traffic
 from nsprof.topology.plan import check_spec
 from nsprof.units import parse_rate
 
-__all__ = ["BenchOptions", "bench", "fair_order", "run_bench"]
+__all__ = ["BenchOptions", "fair_order", "run_bench"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,6 @@ class BenchOptions:
     command: tuple[str, ...]
     scenarios: tuple[str, ...] = ("host", "veth-bridge")
     runs: int = 3
-    output: str = "bench.nsprof"
     baseline: str = ""
     frequency_hz: int = 499
     events: tuple[str, ...] = ("cpu-clock",)
@@ -49,8 +48,6 @@ class BenchOptions:
     timeout_s: float = 0.0
     max_time_s: float = 0.0
     seed: int | None = None
-    top: int = 15
-    quiet: bool = False
 
 
 def fair_order(names: Sequence[str], runs: int, seed: int) -> list[str]:
@@ -64,29 +61,13 @@ def fair_order(names: Sequence[str], runs: int, seed: int) -> list[str]:
     return order[: runs * len(names)] if runs % 2 == 0 else order[: (runs - 1) * len(names)] + block
 
 
-def bench(options: BenchOptions) -> int:
-    """Run the scenarios, save the profile, print the table and the top deltas. Returns the exit status.
-
-    A run that fails is kept with its reason and the others go on; the status is 1 then. Ctrl-C ends the measuring,
-    and what is there is saved. Raises NsprofError when nothing can be measured at all.
-    """
-    from nsprof import store
-    from nsprof.cli import bench_output
-
-    with bench_output.progress(options.quiet) as progress:
-        profile, interrupted = run_bench(options, progress.advance)
-    store.save(profile, options.output, keep_old=True)
-    bench_output.show(profile, options.output, baseline=options.baseline, top=options.top)
-    failed = [run for run in profile.runs if run.failed]
-    return 130 if interrupted else 1 if failed else 0
-
-
 def run_bench(
     options: BenchOptions, advance: Callable[[int, int, str], None] = lambda done, total, what: None
 ) -> tuple[Profile, bool]:
-    """The measuring itself: (profile of all runs, whether it was broken off by Ctrl-C).
+    """Run the scenarios in fair order: (profile of all runs, whether it was broken off by Ctrl-C).
 
-    `advance(done, total, text)` is called before each run and at the end.
+    `advance(done, total, text)` is called before each run and at the end. A run that fails is kept with its reason
+    and the others go on. Raises NsprofError when nothing can be measured at all.
     """
     specs = {name: _spec(options, name) for name in options.scenarios}
     if len(specs) != len(options.scenarios):

@@ -37,8 +37,18 @@ def command(**options: object) -> int:
     Everything happens in namespaces made for it; -H and ports are filled in. Prints CPU usage / overhead and
     throughput / change against the baseline, and the functions that cost more.
     """
-    from nsprof.bench import BenchOptions, bench
+    from nsprof import store
+    from nsprof.bench import BenchOptions, run_bench
+    from nsprof.cli import bench_output
 
     for name in ("scenarios", "events"):
         options[name] = tuple(w.strip() for w in str(options[name]).split(",") if w.strip())
-    return bench(BenchOptions(**options))  # type: ignore[arg-type]
+    output, top, quiet = str(options.pop("output")), int(str(options.pop("top"))), bool(options.pop("quiet"))
+    words = BenchOptions(**options)  # type: ignore[arg-type]
+    with bench_output.progress(quiet) as progress:
+        profile, interrupted = run_bench(words, progress.advance)
+    store.save(profile, output, keep_old=True)
+    bench_output.show(profile, output, baseline=words.baseline, top=top)
+    if interrupted:
+        return 130
+    return 1 if any(run.failed for run in profile.runs) else 0
