@@ -58,6 +58,9 @@ def replacing(path: str | os.PathLike[str], *, mode: int = 0o600, keep_old: bool
         if keep_old and target.exists():
             _keep(target, temporary)
         Path(temporary).replace(target)
+    except OSError as error:  # closing writes what is still buffered, so a full disk can also show here
+        Path(temporary).unlink(missing_ok=True)
+        raise NsprofError(f"{target}: cannot be written: {error.strerror or error}") from error
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
