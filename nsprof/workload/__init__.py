@@ -13,6 +13,7 @@ from nsprof.errors import CommandNotFound
 from nsprof.model.profile import Value
 from nsprof.workload import command, iperf3, netperf, process, tbench
 from nsprof.workload.base import Driver, Outcome, Parsed, Place, Server, explain_end
+from nsprof.workload.combine import combined
 
 __all__ = [
     "Driver",
@@ -20,6 +21,7 @@ __all__ = [
     "Parsed",
     "Place",
     "Server",
+    "combined",
     "denominators",
     "driver",
     "parse",

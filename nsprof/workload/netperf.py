@@ -159,15 +159,28 @@ def parse(argv: Sequence[str], stdout: bytes, stderr: bytes) -> Parsed:
     warnings = netperf_text.warnings(lines)
     errors = netperf_text.errors([*lines, *stderr.decode("utf-8", "replace").splitlines()])
     results = [_of_keys(keys) for keys in (*_key_groups(lines), *netperf_text.titled_tables(lines))]
-    results += netperf_text.classic_tables(lines, words.option("f"))
-    results = [result for result in results if result]
+    classic = netperf_text.classic_tables(lines, words.option("f"))
+    results = [result for result in (*results, *classic) if result]
     if not results:
         if not errors and any(line.strip() for line in lines):
             errors = ["netperf: there is no result in its output"]
         return Parsed((), tuple(warnings), tuple(errors))
+    warnings += _rounded(classic)
     if words.repeats:
         warnings.append("netperf repeated its measurement (-i/-I): what it printed is not of the whole recording")
     return Parsed(tuple(_combined(results)), tuple(warnings), tuple(errors))
+
+
+def _rounded(classic: Sequence[Sequence[Value]]) -> list[str]:
+    """A warning where amounts were reckoned from a short time that netperf prints to 10 ms only."""
+    times = [v.value for result in classic for v in result if v.name == "elapsed" and v.value > 0]
+    datagrams = any(v.name == "datagrams_received" for result in classic for v in result)  # counted, not reckoned
+    if not times or datagrams or 0.005 / min(times) < 0.002:
+        return []
+    off = 100 * 0.005 / min(times)
+    return [
+        f"netperf prints its time to 10 ms: amounts reckoned from it may be off by {off:.1f} % (-- -k all is exact)"
+    ]
 
 
 def _key_groups(lines: Iterable[str]) -> Iterator[dict[str, str]]:

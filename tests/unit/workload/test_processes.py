@@ -15,6 +15,7 @@ import pytest
 
 from nsprof import workload
 from nsprof.errors import CommandNotFound, WorkloadError
+from nsprof.model.profile import Value
 from nsprof.workload import process, ready
 
 HERE = SimpleNamespace(netns_path=None, cpus=(), address="127.0.0.1")
@@ -190,6 +191,23 @@ def test_commands_side_by_side_run_at_the_same_time() -> None:
     outcomes = driver.run_many((HERE, HERE, HERE), ("", "", ""))
     assert time.monotonic() - began < 1.1
     assert len({o.stdout for o in outcomes}) == 3
+
+
+def test_clients_together_add_up_what_adds_up() -> None:
+    def client(rate: float, p99: float, slowest: float) -> workload.Outcome:
+        values = (
+            Value("throughput", rate, "Mbit/s"),
+            Value("bytes_received", rate * 10, "B"),
+            Value("latency_p99", p99, "us"),
+            Value("latency_max", slowest, "us"),
+            Value("cpu_local", 50.0, "% of the whole machine"),
+        )
+        return workload.Outcome(0, ("netperf",), b"", b"", 1.0, values)
+
+    both = workload.combined([client(100, 7, 9), client(300, 5, 23)])
+    assert {v.name: v.value for v in both} == {"throughput": 400, "bytes_received": 4000, "latency_max": 23}
+    assert len(workload.combined([client(1, 2, 3)])) == 5
+    assert workload.combined([]) == ()
 
 
 def test_recognise() -> None:
