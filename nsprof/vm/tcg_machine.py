@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gzip
 import shutil
+import threading
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from nsprof.vm.guest_minimal import GuestJob, Plan
 from nsprof.vm.kernels import Kernel
 from nsprof.vm.machine import Machine, qemu_program
 
-__all__ = ["Boot", "BootOptions", "boot", "symbols"]
+__all__ = ["Boot", "BootOptions", "boot", "module_names", "stop_all", "symbols"]
 
 #: Virtual nanoseconds an instruction takes: 1 << ICOUNT_SHIFT (QEMU's -icount shift).
 ICOUNT_SHIFT = 1
@@ -32,6 +33,14 @@ COMMAND_LINE = (
 )
 
 
+_stopping = threading.Event()
+
+
+def stop_all() -> None:
+    """End every boot under way in this process (they raise VmError), so that an interrupt is quick."""
+    _stopping.set()
+
+
 @dataclass(frozen=True)
 class BootOptions:
     """How one boot is done. `caches` maps l1d, l1i, l2 to "KiB:ways"; `plugin` False boots without counting."""
@@ -39,6 +48,7 @@ class BootOptions:
     seed: int = 1
     memory_mb: int = 512
     mitigations: str = "off"
+    memory: bool = True
     footprint: bool = False
     addresses: bool = False
     caches: tuple[tuple[str, str], ...] = ()
@@ -95,6 +105,8 @@ class _CountingMachine(Machine):
         options = self.options
         words = [str(tcg_build.plugin(tcg_build.api_version(options.qemu or qemu_program())))]
         words += [f"out={self.directory / 'counts'}", f"symbols={symbols}"]
+        if options.memory:
+            words.append("memory=on")
         if options.footprint:
             words.append("footprint=on")
         if options.addresses:
@@ -145,6 +157,8 @@ def _wait(machine: Machine, kernel: Kernel, timeout_s: float, on_tick: Callable[
     while not machine.wait(_POLL_S):
         if on_tick is not None:
             on_tick()
+        if _stopping.is_set():
+            raise VmError("interrupted")
         if not ready and "NSPROF ready" in machine.console():
             ready = time.monotonic()
         if time.monotonic() > deadline:
@@ -216,3 +230,16 @@ def symbols(kernel: Kernel, plan: Plan | None, options: BootOptions) -> Path:
         part.write_bytes(b"\n".join(lines) + b"\n")
         part.replace(target)
     return target
+
+
+def module_names(table: Path, addresses: Collection[int]) -> dict[int, str]:
+    """Function address -> module, for those that are in one, by a guest's kallsyms."""
+    found: dict[int, str] = {}
+    with table.open() as lines:
+        for line in lines:
+            if line.endswith("]\n"):
+                words = line.split()
+                address = int(words[0], 16)
+                if address in addresses:
+                    found[address] = words[-1].strip("[]")
+    return found

@@ -1,0 +1,424 @@
+"""`nsprof simulate`: boots, trees, and a profile of exact counts per packet that every reading command takes.
+
+simulate(SimulateOptions(kernels=("debian:6.1",), scenarios=("host", "veth-bridge")))  ->  Profile, Findings
+
+One boot a kernel, scenario and seed, so that no scenario sees what another left behind. Of the samples of a boot
+the modal one stands for all (see docs/simulate.md); what the others have on top of it is the background.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from nsprof import __version__
+from nsprof.errors import UsageError, VmError
+from nsprof.kernelnames import context_of, fold_suffixes
+from nsprof.model.builder import ProfileBuilder
+from nsprof.model.profile import Counter as CounterRow
+from nsprof.model.profile import Device, Event, Namespace, Profile, Run, Samples, Value
+from nsprof.model.scenario import TopologySpec
+from nsprof.simulate_paths import check_path, skbs_of
+from nsprof.simulate_plans import Perturbations, plan_for
+from nsprof.vm import kernels, tcg_build, tcg_machine, tcg_output
+from nsprof.vm.guest_minimal import GuestJob, Plan
+from nsprof.vm.machine import qemu_program
+from nsprof.vm.tcg_output import QUANTITIES, Output, TreeSample
+
+__all__ = ["DEFAULT_CACHES", "WORKLOADS", "Measurement", "SimulateOptions", "measure_all", "profile_of"]
+
+#: workload -> (default size in bytes, what one repetition is called)
+WORKLOADS = {
+    "udp-rr": (64, "transaction"),
+    "udp-stream": (64, "datagram"),
+    "tcp-rr": (64, "transaction"),
+    "tcp-stream": (16384, "kb"),
+    "tcp-crr": (64, "transaction"),
+}
+#: A server core of 2023: 48 KiB 12-way L1D, 32 KiB 8-way L1I, 2 MiB 16-way L2.
+DEFAULT_CACHES = (("l1d", "48:12"), ("l1i", "32:8"), ("l2", "2048:16"))
+UNITS = {"instructions": "instructions", "rep-iterations": "iterations", "loads": "loads", "stores": "stores"}
+_REGION = 1
+
+
+@dataclass(frozen=True)
+class SimulateOptions:
+    """What to simulate. Kernels are SPECs as `nsprof vm` takes them; `seeds` one a boot."""
+
+    kernels: tuple[str, ...]
+    scenarios: tuple[str, ...] = ("host", "veth-route", "veth-bridge")
+    workload: str = "udp-rr"
+    size: int = 0
+    family: int = 4
+    packets: int = 0
+    samples: int = 20
+    warmup: int = 200
+    containers: int = 1
+    mtu: int = 0
+    perturbations: Perturbations = field(default_factory=Perturbations)
+    footprint: bool = False
+    caches: tuple[tuple[str, str], ...] = ()
+    boots: int = 0
+    seed: int = 1
+    mitigations: str = "off"
+    modules: Path | None = None
+    addresses: bool = False
+    snapshot_dir: Path | None = None
+    qemu: str = ""
+    command: tuple[str, ...] = ()
+    command_files: Mapping[str, Path] = field(default_factory=dict)
+    jobs: int = 0
+    timeout_s: float = tcg_machine.TIMEOUT_S
+
+    @property
+    def per_sample(self) -> int:
+        """Repetitions in a sample: one where lines are looked at (a footprint is that of one packet), else ten."""
+        if self.command:
+            return 1
+        return self.packets or (1 if self.footprint or self.caches else 10)
+
+    @property
+    def bytes_each(self) -> int:
+        """Payload of one repetition in one direction."""
+        return self.size or WORKLOADS[self.workload][0]
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds of the boots: three where misses are modelled, since one boot's misses say nothing."""
+        return tuple(range(self.seed, self.seed + (self.boots or (3 if self.caches else 1))))
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One boot: the modal tree and what the other samples had besides."""
+
+    kernel: kernels.Kernel
+    scenario: str
+    seed: int
+    plan: Plan
+    output: Output
+    sample: TreeSample
+    modal_share: float
+    samples: tuple[TreeSample, ...]
+    ticks: tuple[int, ...]
+    counters: Mapping[str, int]
+    repetitions: int
+    denominators: Mapping[str, float]
+    modules: Mapping[int, str]
+    wall_s: float
+    symbols: Path
+    snapshot: Path | None = None
+
+    @property
+    def instructions(self) -> float:
+        """Kernel instructions a repetition (transaction, datagram, write) in the modal sample."""
+        return self.sample.instructions / self.repetitions
+
+    @property
+    def minimum(self) -> float:
+        """The cheapest sample's, a repetition."""
+        return min(s.instructions for s in self.samples) / self.repetitions
+
+    @property
+    def worst(self) -> TreeSample:
+        """The dearest sample."""
+        return max(self.samples, key=lambda s: s.instructions)
+
+    @property
+    def background(self) -> float:
+        """Instructions a repetition that the mean sample has above the modal one: timers, RCU, refills."""
+        mean = sum(s.instructions for s in self.samples) / len(self.samples)
+        return (mean - self.sample.instructions) / self.repetitions
+
+    def functions(self, quantity: str = "instructions", sample: TreeSample | None = None) -> dict[str, float]:
+        """Function (compiler suffixes folded) -> self count a repetition."""
+        column = QUANTITIES.index(quantity) + 1
+        found: Counter[str] = Counter()
+        for node, row in (sample or self.sample).counts.items():
+            if row[column]:
+                found[fold_suffixes(self.output.nodes[node].name)] += row[column]
+        return {name: count / self.repetitions for name, count in found.items()}
+
+    def calls(self) -> dict[str, int]:
+        """Function -> calls in the modal sample."""
+        found: Counter[str] = Counter()
+        for node, row in self.sample.counts.items():
+            found[fold_suffixes(self.output.nodes[node].name)] += row[0]
+        return dict(found)
+
+    def excess(self) -> dict[str, float]:
+        """Function -> what the worst sample has above the modal one, a sample, dearest first."""
+        worst, usual = self.functions(sample=self.worst), self.functions()
+        more = {name: (count - usual.get(name, 0.0)) * self.repetitions for name, count in worst.items()}
+        return dict(sorted(((n, c) for n, c in more.items() if c > 0), key=lambda item: -item[1]))
+
+
+def measure_all(options: SimulateOptions, progress: Callable[[str], None] | None = None) -> list[Measurement]:
+    """Every kernel, scenario and seed, in that order; as many boots at once as there are CPUs.
+
+    Raises UsageError or VmError; no QEMU is left running then. `progress` hears of each finished boot.
+    """
+    _check(options)
+    api = tcg_build.api_version(options.qemu or qemu_program())
+    tcg_build.plugin(api)
+    tcg_build.traffic()
+    resolved = [kernels.resolve(spec, modules=options.modules) for spec in options.kernels]
+    plans = {scenario: _plan(options, scenario) for scenario in options.scenarios}
+    work = [(k, scenario, seed) for k in resolved for scenario in options.scenarios for seed in options.seeds]
+    jobs = options.jobs or max(1, min(len(os.sched_getaffinity(0)), len(work)))
+    for kernel in resolved:  # the symbols first: boots at once would wait for one another
+        for plan in {p.modules: p for p in plans.values()}.values():
+            tcg_machine.symbols(kernel, plan, _boot_options(options, options.seed))
+
+    def one(item: tuple[kernels.Kernel, str, int]) -> Measurement:
+        kernel, scenario, seed = item
+        measured = measure(options, kernel, plans[scenario], seed)
+        if progress is not None:
+            progress(f"{kernel.release} {scenario} seed {seed}: {measured.instructions:,.0f} instructions")
+        return measured
+
+    if jobs == 1:
+        return [one(item) for item in work]
+    with ThreadPoolExecutor(max_workers=jobs) as pool:
+        futures = [pool.submit(one, item) for item in work]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            tcg_machine.stop_all()
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+
+
+def _check(options: SimulateOptions) -> None:
+    if options.workload not in WORKLOADS and not options.command:
+        raise UsageError(f"no workload {options.workload!r}", "there are: " + ", ".join(WORKLOADS))
+    if not options.kernels:
+        raise UsageError("no kernel to simulate", "--kernel debian:6.1")
+    limit = 65507 if options.workload.startswith("udp") else 1 << 18
+    if not options.command and not 1 <= options.bytes_each <= limit:
+        raise UsageError(f"--size {options.size}: must be 1 to {limit} with {options.workload}")
+    if not 1 <= options.samples <= 4096 or not 0 <= options.packets <= 100_000:
+        raise UsageError("--samples must be 1 to 4096, --packets 1 to 100000")
+
+
+def _plan(options: SimulateOptions, scenario: str) -> Plan:
+    containers = 1 if scenario in ("host", "device") else options.containers
+    spec = TopologySpec(scenario, containers=containers, family=options.family, mtu=options.mtu)
+    return plan_for(spec, options.perturbations)
+
+
+def _boot_options(options: SimulateOptions, seed: int) -> tcg_machine.BootOptions:
+    memory = 512 + 2 * options.containers + (256 if options.command else 0)
+    return tcg_machine.BootOptions(
+        seed=seed,
+        memory_mb=memory + memory % 2,
+        mitigations=options.mitigations,
+        footprint=options.footprint,
+        addresses=options.addresses,
+        caches=options.caches,
+        qemu=options.qemu,
+        timeout_s=options.timeout_s,
+    )
+
+
+def measure(options: SimulateOptions, kernel: kernels.Kernel, plan: Plan, seed: int) -> Measurement:
+    """One boot. Raises VmError when the path that the scenario is about was not the one executed."""
+    workload = "command" if options.command else options.workload
+    arguments = [f"workload={workload}", f"family={plan.family}", f"packets={options.per_sample}"]
+    arguments += [f"samples={options.samples}", f"warmup={options.warmup}", f"address={plan.address}"]
+    if not options.command:
+        arguments.append(f"size={options.bytes_each}")
+    arguments += [f"client=/run/netns/{plan.client}", f"server=/run/netns/{plan.server}"]
+    arguments += [f"count=/run/netns/{plan.count_netns}", f"device={plan.wire}"]
+    job = GuestJob(plan, tuple(arguments), command=options.command, files=options.command_files)
+    boot_options = _boot_options(options, seed)
+    if options.snapshot_dir is not None:
+        boot_options = replace(boot_options, snapshot=options.snapshot_dir / f"{kernel.release}-{plan.name}-{seed}")
+    got = tcg_machine.boot(kernel, job, boot_options)
+    output = tcg_output.parse(got.output)
+    samples = output.of(_REGION)
+    sample, share = tcg_output.modal(samples)
+    counters, transactions = _counters(got, options)
+    symbols = tcg_machine.symbols(kernel, plan, boot_options)
+    measured = Measurement(
+        kernel=kernel,
+        scenario=plan.name,
+        seed=seed,
+        plan=plan,
+        output=output,
+        sample=sample,
+        modal_share=share,
+        samples=tuple(samples),
+        ticks=tuple(int(line[1]) for line in got.of("ticks")),
+        counters=counters,
+        repetitions=options.per_sample,
+        denominators={},
+        modules=tcg_machine.module_names(symbols, {node.address for node in output.nodes.values()}),
+        wall_s=got.wall_s,
+        symbols=symbols,
+        snapshot=boot_options.snapshot if output.snapshot else None,
+    )
+    per_repetition = (counters["rx_packets"] + counters["tx_packets"]) / max(1, transactions)
+    if not options.command:
+        check_path(plan, options, measured.calls(), per_repetition)
+    return replace(measured, denominators=_denominators(options, measured.calls(), plan, per_repetition))
+
+
+def _counters(got: tcg_machine.Boot, options: SimulateOptions) -> tuple[dict[str, int], int]:
+    """How the wire's counters moved, and over how many repetitions."""
+    seen: dict[str, dict[str, int]] = {}
+    for when, _, *words in got.of("counters"):
+        seen[when] = {name: int(value) for name, value in zip(words[::2], words[1::2], strict=True)}
+    extra = got.of("extra")
+    if "before" not in seen or "after" not in seen or not extra:
+        raise VmError("the guest's traffic program said nothing of the wire's counters")
+    moved = {name: seen["after"][name] - before for name, before in seen["before"].items()}
+    return moved, int(extra[0][0]) + options.samples * options.per_sample
+
+
+def _denominators(
+    options: SimulateOptions, calls: Mapping[str, int], plan: Plan, per_repetition: float
+) -> dict[str, float]:
+    count = options.per_sample
+    skbs = skbs_of(plan, calls) if not options.command else round(per_repetition * count, 6)
+    if options.command:
+        return {"skb": skbs or 1.0, "operation": float(count)}
+    noun = WORKLOADS[options.workload][1]
+    found = {noun: count * (options.bytes_each / 1024 if noun == "kb" else 1.0), "skb": float(skbs)}
+    if noun == "kb":
+        found["operation"] = float(count)
+    return found
+
+
+# -- the profile
+
+
+def profile_of(options: SimulateOptions, measurements: Sequence[Measurement]) -> Profile:
+    """One run a boot. Sample rows are the nodes of the modal tree, stacks leaf first; weights are exact counts.
+
+    Events are of kind "modelled". Scenario names carry the kernel where there are several.
+    """
+    builder = ProfileBuilder()
+    several = len({m.kernel.spec for m in measurements}) > 1
+    details: list[dict[str, Any]] = []
+    for number, m in enumerate(measurements):
+        name = f"{m.kernel.release}:{m.scenario}" if several else m.scenario
+        builder.runs.append(_run(options, m, name))
+        space = builder.namespace(Namespace(1, 1, 0, m.plan.count_netns, "host"))
+        builder.device(Device(space, 0, m.plan.wire, "veth"))
+        for key, delta in m.counters.items():
+            builder.counters.append(CounterRow(number, "device", space, m.plan.wire, -1, key, 0.0, float(delta)))
+        builder.samples(_samples(builder, number, m))
+        details.append(_details(m))
+    builder.meta = {
+        "tool": {"name": "nsprof", "version": __version__},
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "source": {"kind": "simulate", "qemu": options.qemu or qemu_program()},
+        "host": {"kernel": ", ".join(dict.fromkeys(m.kernel.release for m in measurements))},
+        "notes": [
+            "modelled: exact counts of the kernel executed under QEMU's TCG; no prefetch, speculation, page walks "
+            "or coherence"
+        ],
+        "simulate": {
+            "workload": options.workload,
+            "size_bytes": options.bytes_each if not options.command else 0,
+            "family": options.family,
+            "packets_per_sample": options.per_sample,
+            "samples": options.samples,
+            "warmup": options.warmup,
+            "mitigations": options.mitigations,
+            "caches": dict(options.caches),
+            "runs": details,
+        },
+    }
+    return builder.build()
+
+
+def _run(options: SimulateOptions, m: Measurement, name: str) -> Run:
+    noun = next(iter(m.denominators))
+    per = f"instructions/{noun}"
+    values = (
+        Value("instructions", m.sample.instructions / m.denominators[noun], per, "simulate"),
+        Value("background", m.background * m.repetitions / m.denominators[noun], per, "simulate"),
+    )
+    warnings = () if m.modal_share >= 0.5 else (f"only {m.modal_share:.0%} of the samples are alike",)
+    return Run(
+        scenario=name,
+        kernel=m.kernel.release,
+        label=f"seed {m.seed}",
+        cpus=1,
+        duration_s=0.0,
+        denominators=dict(m.denominators),
+        reference=f"{m.plan.wire} in {m.plan.count_netns} (rx+tx)",
+        values=values,
+        warnings=warnings,
+        command=options.command or ("simulate", options.workload),
+        status=0,
+    )
+
+
+def _samples(builder: ProfileBuilder, run: int, m: Measurement) -> Samples:
+    rows: list[tuple[int, int, int, int]] = []
+    task = builder.task(1, 1, "traffic")
+    events = [
+        builder.event(Event(name, UNITS.get(name, name.split("-")[-1]), "modelled")) if m.sample.sum_of(name) else -1
+        for name in QUANTITIES
+    ]
+    frames: dict[int, int] = {}
+    for node, counts in m.sample.counts.items():
+        path = m.output.path(node)
+        for each in path:
+            if each not in frames:
+                what = m.output.nodes[each]
+                frames[each] = builder.frame(what.name, m.modules.get(what.address, ""))
+        stack = builder.stack([frames[each] for each in path])
+        context = int(context_of(m.output.names(node)))
+        rows += [(e, stack, context, c) for e, c in zip(events, counts[1:], strict=True) if c and e >= 0]
+    event, stack_column, context_column, weight = zip(*rows, strict=True)
+    return Samples.build(
+        len(rows),
+        run=run,
+        event=event,
+        task=task,
+        context=context_column,
+        stack=stack_column,
+        count=weight,
+        weight=weight,
+    )
+
+
+def _details(m: Measurement) -> dict[str, Any]:
+    """What the file tells of a boot besides its modal tree."""
+    return {
+        "scenario": m.scenario,
+        "kernel": m.kernel.release,
+        "seed": m.seed,
+        "instructions": m.sample.instructions,
+        "modal_share": m.modal_share,
+        "modal_sample": m.sample.index,
+        "minimum": min(s.instructions for s in m.samples),
+        "worst": m.worst.instructions,
+        "worst_contains": dict(list(m.excess().items())[:10]),
+        "background": m.background * m.repetitions,
+        "unmatched_returns": m.sample.unmatched,
+        "unmatched_returns_all": sum(s.unmatched for s in m.samples),
+        "user_instructions": m.sample.totals["user"],
+        "calls": m.sample.totals["calls"],
+        "totals": [s.instructions for s in m.samples],
+        "wall_s": round(m.wall_s, 3),
+    }
+
+
+def iter_by_scenario(measurements: Sequence[Measurement]) -> Iterator[tuple[str, str, list[Measurement]]]:
+    """(kernel spec, scenario, its boots), in order."""
+    groups: dict[tuple[str, str], list[Measurement]] = {}
+    for m in measurements:
+        groups.setdefault((m.kernel.spec, m.scenario), []).append(m)
+    for (spec, scenario), group in groups.items():
+        yield spec, scenario, group
