@@ -10,6 +10,7 @@
 #include "hop.h"
 
 BPF_TABLE_PUBLIC("percpu_array", int, struct hop_cpu, hops, 1);
+BPF_TABLE_PUBLIC("hash", struct hop_owner_key, struct hop, owners, 4096);
 
 int hop_tx(u64 *ctx)
 {
@@ -20,15 +21,34 @@ int hop_tx(u64 *ctx)
 		return 0;
 	hop_push(cpu, (void *)ctx[1], hop_stack_pointer(cpu));
 	cpu->hits[0]++;
+#ifdef PROBE_READ
+	if (cpu->want_stack) {
+		bpf_probe_read_kernel(cpu->words, sizeof(cpu->words), (void *)cpu->sp);
+		cpu->want_stack = 0;
+	}
+#endif
 	return 0;
 }
 
-static __always_inline void *skb_device(void *skb)
+static inline void receive(struct hop_cpu *cpu, void *skb)
 {
 	void *device = 0;
 
 	read_at(&device, skb, OFF_sk_buff_dev);
-	return device;
+	if (!device)
+		return;
+	hop_receive(cpu, skb, device);
+	if (!hop_passes_on(device))
+		return;
+	cpu->rx_state = HOP_LOST;
+#ifdef PROBE_READ
+	cpu->rx_key.address = hop_link_address(skb, 0);
+	struct hop *owner = owners.lookup(&cpu->rx_key);
+	if (owner) {
+		cpu->rx = *owner;
+		cpu->rx_state = HOP_MOVED;
+	}
+#endif
 }
 
 int hop_rx(u64 *ctx)
@@ -38,11 +58,7 @@ int hop_rx(u64 *ctx)
 
 	if (!cpu)
 		return 0;
-	void *skb = (void *)ctx[0];
-	void *device = skb_device(skb);
-	if (!device)
-		return 0;
-	hop_receive(cpu, skb, device);
+	receive(cpu, (void *)ctx[0]);
 	cpu->hits[1]++;
 	return 0;
 }
@@ -54,11 +70,7 @@ int hop_gro(u64 *ctx)
 
 	if (!cpu)
 		return 0;
-	void *skb = (void *)ctx[0];
-	void *device = skb_device(skb);
-	if (!device)
-		return 0;
-	hop_receive(cpu, skb, device);
+	receive(cpu, (void *)ctx[0]);
 	cpu->hits[2]++;
 	return 0;
 }

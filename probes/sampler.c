@@ -4,7 +4,7 @@
  * slot (a BPF_STACK_TRACE map has one slot a hash and drops what collides). Samples are added up by
  * their whole key.
  *
- * Defines: SAMPLES_MAX, STACKS_MAX; optional USER_STACKS, DIRECT_LOADS, TIMER_READ,
+ * Defines: SAMPLES_MAX, STACKS_MAX; optional USER_STACKS, DIRECT_LOADS, PROBE_READ,
  * LATENESS_HISTOGRAM, HOP (the table `hops` of hop.c must exist).
  */
 #include "kernel.h"
@@ -19,6 +19,7 @@ BPF_ARRAY(control, struct control, 1);
 #ifdef HOP
 #include "hop.h"
 BPF_TABLE("extern", int, struct hop_cpu, hops, 1);
+BPF_TABLE("extern", struct hop_owner_key, struct hop, owners, 4096);
 #endif
 
 static __always_inline u64 mix(u64 hash, u64 word)
@@ -53,7 +54,7 @@ static inline u64 stack_key(void *ctx, u64 flags, struct tally *tally, u8 *state
 	stack->length = length;
 	if (stacks.lookup(&hash))
 		return hash;
-#ifdef TIMER_READ
+#ifdef PROBE_READ
 	__builtin_memset(stack->code, 0, sizeof(stack->code));
 	if (!(flags & BPF_F_USER_STACK))
 		bpf_probe_read_kernel(stack->code, sizeof(stack->code),
@@ -72,7 +73,7 @@ static inline u64 stack_key(void *ctx, u64 flags, struct tally *tally, u8 *state
 static __always_inline u64 due_ns(void *ctx)
 {
 	u64 due = 0;
-#ifdef TIMER_READ
+#ifdef PROBE_READ
 	void *event = 0;
 
 	probe_read_at(&event, ctx, OFF_bpf_perf_event_data_kern_event);
@@ -112,9 +113,42 @@ static __always_inline u8 lateness(void *ctx, struct tally *tally, struct contro
 }
 
 #ifdef HOP
-static __always_inline void hop_current(struct hop_cpu *cpu, u64 sp, struct sample_key *key)
+#ifdef PROBE_READ
+/* Asks the packet itself which device it is with now. The packet may be gone, its memory another's:
+ * the answer holds only if the device found has the address that the packet was sent to. */
+static inline void hop_ask_packet(struct hop_cpu *cpu, struct sample_key *key)
 {
-	u32 depth = key->user_mode ? 0 : hop_live(cpu, sp);
+	struct hop hop = {};
+	void *device = 0;
+	u64 address = cpu->rx_key.address;
+
+	probe_read_at(&device, (void *)cpu->rx_skb, OFF_sk_buff_dev);
+	if ((u64)device == cpu->rx_key.device) {
+		key->rx_state = cpu->rx_state == HOP_TC ? HOP_PLAIN : HOP_LOST;
+		return;
+	}
+	if (!((u64)device >> 63))
+		return;
+	if (cpu->rx_state == HOP_TC)
+		address = hop_link_address((void *)cpu->rx_skb, 0);
+	if (!address || address != hop_device_address(device))
+		return;
+	hop_of_found(device, &hop);
+	if (cpu->rx_state == HOP_LOST) {
+		owners.update(&cpu->rx_key, &hop);
+		cpu->rx = hop;
+		cpu->rx_state = HOP_MOVED;
+	}
+	key->rx_state = HOP_MOVED;
+	key->rx_cookie = hop.cookie;
+	key->rx_ns = hop.inode;
+	key->rx_ifindex = hop.ifindex;
+}
+#endif
+
+static inline void hop_current(struct hop_cpu *cpu, u64 sp, struct sample_key *key)
+{
+	u32 depth = hop_live(cpu, sp);
 
 	if (depth) {
 		struct hop_tx *tx = hop_slot(cpu, depth - 1);
@@ -123,12 +157,14 @@ static __always_inline void hop_current(struct hop_cpu *cpu, u64 sp, struct samp
 		key->tx_ns = tx->at.inode;
 		key->tx_ifindex = tx->at.ifindex;
 	}
-	if (!key->user_mode) {
-		key->rx_state = cpu->rx_state;
-		key->rx_cookie = cpu->rx.cookie;
-		key->rx_ns = cpu->rx.inode;
-		key->rx_ifindex = cpu->rx.ifindex;
-	}
+	key->rx_state = cpu->rx_state;
+	key->rx_cookie = cpu->rx.cookie;
+	key->rx_ns = cpu->rx.inode;
+	key->rx_ifindex = cpu->rx.ifindex;
+#ifdef PROBE_READ
+	if (cpu->rx_state == HOP_LOST || cpu->rx_state == HOP_TC)
+		hop_ask_packet(cpu, key);
+#endif
 }
 #endif
 
@@ -177,7 +213,7 @@ static inline int sample(struct bpf_perf_event_data *ctx, u32 event)
 #endif
 #ifdef HOP
 	struct hop_cpu *cpu = hops.lookup(&zero);
-	if (cpu)
+	if (cpu && !key.user_mode)
 		hop_current(cpu, PT_REGS_SP(&ctx->regs), &key);
 #endif
 	struct sample_value *value = samples.lookup(&key);

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,10 +17,15 @@ from typing import Any
 import numpy as np
 
 from nsprof.collect import btf, loader, loader_syscall
+from nsprof.collect.symbols import KernelSymbols
 from nsprof.errors import ProbeError
+from nsprof.kernelnames import fold_suffixes
 from nsprof.model.profile import ProbeInfo
 
 __all__ = ["HOP_CPU", "PROBES", "RUNGS", "HopProbes", "Probe", "Rung"]
+
+#: Where the kernel cannot be asked (lockdown=confidentiality): somewhat more than was ever measured.
+REACH_BYTES = 640
 
 _BPF_TRACE_RAW_TP = 23  # enum bpf_attach_type
 
@@ -34,8 +40,11 @@ HOP_CPU = np.dtype(
         ("rx_state", "u4"),
         ("depth", "u4"),
         ("sp", "u8"),
+        ("reach", "u8"),
+        ("want_stack", "u8"),
         ("tx", [("at", _HOP), ("sp", "u8")], (4,)),
         ("hits", "u8", (4,)),
+        ("words", "u8", (128,)),
     ]
 )
 
@@ -109,9 +118,11 @@ class HopProbes:
 
     rungs: tuple[Rung, ...] = RUNGS
     cost_ns_per_hit: float = 0.0
+    reach_bytes: int = REACH_BYTES
     _programs: list[loader.Program] = field(default_factory=list)
     _loaded: list[_Loaded] = field(default_factory=list)
     _map: loader_syscall.MapReader | None = None
+    _owners: loader_syscall.MapReader | None = None
 
     def load(self) -> None:
         """Compile once and load each probe on the best rung. The table `hops` is public to programs compiled later.
@@ -133,7 +144,14 @@ class HopProbes:
         )
 
     def _load_on(self, rung: Rung) -> None:
-        program = loader.compile_program("hop", rung.defines)
+        defines = dict(rung.defines)
+        if loader.features().probe_read:
+            defines["PROBE_READ"] = 1
+        symbols = KernelSymbols()
+        bridge = symbols.address("br_handle_frame")
+        if bridge:
+            defines["BRIDGE_HANDLER"] = f"{bridge:#x}ULL"
+        program = loader.compile_program("hop", defines)
         self._programs.append(program)
         for probe in PROBES:
             try:
@@ -143,12 +161,48 @@ class HopProbes:
                     raise
                 self._loaded.append(_Loaded(probe, None, reason=error.message))
         self._map = program.map("hops", "u4", HOP_CPU, 1)
+        self._owners = program.map("owners", [("device", "u8"), ("address", "u8")], _HOP, 4096)
+        if loader.features().probe_read:
+            self._measure_reach(symbols)
+
+    def _measure_reach(self, symbols: KernelSymbols) -> None:
+        """How far above the transmit probe's frame its caller's frame begins, seen on the stack of one packet.
+
+        A datagram is sent over loopback with the probe attached; the probe copies its stack, and the lowest word
+        that points into dev_hard_start_xmit is the return address of the tracepoint's call.
+        """
+        transmit = next(each for each in self._loaded if each.probe.function == "hop_tx")
+        assert self._map is not None and transmit.rung is not None  # noqa: S101 - needed probes are loaded
+        contexts = np.zeros(loader.possible_cpus(), HOP_CPU)
+        contexts["want_stack"] = 1
+        self._map.set(0, contexts)
+        link = transmit.rung.attach(transmit.fd, transmit.probe)
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+                probe.sendto(b"", ("127.0.0.1", 9))
+        finally:
+            os.close(link)
+        for context in self.contexts():
+            words = context["words"]
+            found = [
+                number
+                for number, row in enumerate(symbols.rows(words).tolist())
+                if row >= 0 and fold_suffixes(symbols[row].name) == "dev_hard_start_xmit"
+            ]
+            if found:
+                # Above the return address lies the frame of dev_hard_start_xmit itself.
+                self.reach_bytes = 8 * found[0] + 8
+                return
 
     def attach(self) -> None:
         """Attach all probes, to contexts that begin empty. Raises ProbeError; then nothing stays attached."""
         if self._map is None:
             raise ProbeError("the hop probes are not loaded")
-        self._map.set(0, np.zeros(loader.possible_cpus(), HOP_CPU))
+        contexts = np.zeros(loader.possible_cpus(), HOP_CPU)
+        contexts["reach"] = self.reach_bytes
+        self._map.set(0, contexts)
+        if self._owners is not None:
+            self._owners.take()  # devices known from an earlier window may be gone
         for each in self._loaded:
             if each.rung is None:
                 continue

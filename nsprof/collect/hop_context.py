@@ -38,6 +38,7 @@ _FORWARD = frozenset(
         "br_handle_frame_finish",
     }
 )
+_PROBING = ("bpf_trace_run", "__bpf_trace_", "__traceiter_", "bpf_trampoline_")
 #: Handlers that take a packet from one device to another within one reception.
 _MOVING = frozenset({"macvlan_handle_frame", "ipvlan_handle_frame", "bond_handle_frame", "team_handle_frame"})
 
@@ -65,6 +66,8 @@ def place_of(frames: Sequence[str], context: Context) -> Place:
         return Place.NOBODY
     forward = moving = False
     for number, name in enumerate(frames):
+        if name.startswith(_PROBING):
+            return Place.NOBODY  # a probe at work, perhaps the very one that is about to note the hop
         plain = fold_suffixes(name)
         if plain in SOFTIRQ_ENTRY or plain in HARDIRQ_ENTRY:
             return outside

@@ -44,10 +44,13 @@ OFFSETS = (
     ("net", "net_cookie"),
     ("net_device", "nd_net.net"),
     ("net_device", "ifindex"),
-    ("net_device", "name"),
+    ("net_device", "rx_handler"),
+    ("net_device", "dev_addr"),
+    ("net_device", "tcx_ingress"),
+    ("net_device", "miniq_ingress"),
     ("sk_buff", "dev"),
-    ("sk_buff", "skb_iif"),
-    ("sk_buff", "sk"),
+    ("sk_buff", "head"),
+    ("sk_buff", "mac_header"),
     ("napi_struct", "dev"),
 )
 

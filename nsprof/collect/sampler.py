@@ -121,7 +121,7 @@ class Sampler:
         if features.task_btf:
             defines["DIRECT_LOADS"] = 1
         if features.probe_read:
-            defines["TIMER_READ"] = 1
+            defines["PROBE_READ"] = 1
         if self.config.user_stacks:
             defines["USER_STACKS"] = 1
         if self.config.lateness_histogram:

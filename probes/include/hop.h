@@ -12,8 +12,7 @@
 #include "kernel.h"
 
 #define HOP_NESTING 4
-#define HOP_SLACK                                                                                  \
-	640 /* how far the probe's own frame lies below the transmission's (docs/probes/hop.md) */
+#define HOP_STACK_WORDS 128
 #define HOP_STACK_SHIFT                                                                            \
 	14 /* stacks are 16 KiB and aligned so: task stacks and the irq stack never share one */
 
@@ -28,10 +27,13 @@ struct hop_tx {
 	u64 sp;
 };
 
-/* PLAIN: the packet stays with the device it came in on. MOVED: a handler gives it to another
- * device (macvlan, redirect) and `rx` is that one. LOST: likewise, but to which is not known. */
-enum hop_rx_state { HOP_NONE = 0, HOP_PLAIN = 1, HOP_MOVED = 2, HOP_LOST = 3 };
+/* PLAIN: the packet stays with the device it came in on. MOVED: a receive handler gave it to
+ * another device (macvlan, bond), which `rx` is. LOST: likewise, but to which is not known. TC: a
+ * program on the device's ingress may move it. */
+enum hop_rx_state { HOP_NONE = 0, HOP_PLAIN = 1, HOP_MOVED = 2, HOP_LOST = 3, HOP_TC = 4 };
 
+/* Who owns what comes in on a device whose handler passes packets on by their destination address.
+ */
 struct hop_owner_key {
 	u64 device;
 	u64 address; /* destination MAC address */
@@ -44,8 +46,12 @@ struct hop_cpu {
 	u32 rx_state;
 	u32 depth;
 	u64 sp;
+	u64 reach; /* how far above its probe's frame a transmission's own frame begins; measured at
+		      load */
+	u64 want_stack; /* copy the stack to `words` at the next transmission */
 	struct hop_tx tx[HOP_NESTING];
 	u64 hits[4];
+	u64 words[HOP_STACK_WORDS];
 };
 
 /* Where the calling program's frame lies on the kernel stack. The address passes through memory
@@ -85,8 +91,8 @@ static __always_inline void hop_of_device(void *device, struct hop *hop)
 	hop->ifindex = ifindex;
 }
 
-/* A transmission begins at stack pointer `sp`; returns the level that it nests at. */
-static __always_inline u32 hop_push(struct hop_cpu *cpu, void *device, u64 sp)
+/* A transmission begins at stack pointer `sp`. */
+static __always_inline void hop_push(struct hop_cpu *cpu, void *device, u64 sp)
 {
 	u32 depth = cpu->depth;
 
@@ -107,14 +113,84 @@ static __always_inline u32 hop_push(struct hop_cpu *cpu, void *device, u64 sp)
 	hop_of_device(device, &tx->at);
 	tx->sp = sp;
 	cpu->depth = depth + 1;
-	return depth;
 }
 
+#ifdef PROBE_READ
+/* The destination (offset 0) or source (offset 6) address of a packet's link header; 0 when it has
+ * none. */
+static __always_inline u64 hop_link_address(void *skb, u32 offset)
+{
+	u64 address = 0;
+	u64 head = 0;
+	u16 header = 0;
+
+	probe_read_at(&head, skb, OFF_sk_buff_head);
+	probe_read_at(&header, skb, OFF_sk_buff_mac_header);
+	if (head && header != 0xffff)
+		bpf_probe_read_kernel(&address, 6, (void *)head + header + offset);
+	return address;
+}
+
+static __always_inline u64 hop_device_address(void *device)
+{
+	u64 address = 0;
+	u64 where = 0;
+
+	probe_read_at(&where, device, OFF_net_device_dev_addr);
+	if (where)
+		bpf_probe_read_kernel(&address, 6, (void *)where);
+	return address;
+}
+
+/* As hop_of_device(), of a device that was found through memory and not through a typed pointer. */
+static __always_inline void hop_of_found(void *device, struct hop *hop)
+{
+	void *net = 0;
+
+	probe_read_at(&net, device, OFF_net_device_nd_net_net);
+	if (!net)
+		return;
+	probe_read_at(&hop->inode, net, OFF_net_ns_inum);
+#ifdef OFF_net_net_cookie
+	probe_read_at(&hop->cookie, net, OFF_net_net_cookie);
+#endif
+	probe_read_at(&hop->ifindex, device, OFF_net_device_ifindex);
+}
+#endif
+
+/* Whether a receive handler passes this device's packets on to others. A bridge does, too, but
+ * hands them to the receive core again, whose probe then runs again. */
+static __always_inline int hop_passes_on(void *device)
+{
+	u64 handler = 0;
+
+	read_at(&handler, device, OFF_net_device_rx_handler);
+#ifdef BRIDGE_HANDLER
+	if (handler == BRIDGE_HANDLER)
+		return 0;
+#endif
+	return handler != 0;
+}
+
+static __always_inline int hop_has_ingress_program(void *device)
+{
+	u64 program = 0;
+
+#ifdef OFF_net_device_tcx_ingress
+	read_at(&program, device, OFF_net_device_tcx_ingress);
+#elif defined(OFF_net_device_miniq_ingress)
+	read_at(&program, device, OFF_net_device_miniq_ingress);
+#endif
+	return program != 0;
+}
+
+/* The receive core takes over a packet of `device`. */
 static __always_inline void hop_receive(struct hop_cpu *cpu, void *skb, void *device)
 {
 	hop_of_device(device, &cpu->rx);
 	cpu->rx_skb = (u64)skb;
-	cpu->rx_state = HOP_PLAIN;
+	cpu->rx_key.device = (u64)device;
+	cpu->rx_state = hop_has_ingress_program(device) ? HOP_TC : HOP_PLAIN;
 	cpu->depth = 0; /* receiving never happens inside a transmission */
 }
 
@@ -129,7 +205,7 @@ static __always_inline u32 hop_live(struct hop_cpu *cpu, u64 sp)
 		if (depth == 0)
 			break;
 		u64 top = hop_slot(cpu, depth - 1)->sp;
-		if (top + HOP_SLACK > sp && (top ^ sp) >> HOP_STACK_SHIFT == 0)
+		if (top + cpu->reach >= sp && (top ^ sp) >> HOP_STACK_SHIFT == 0)
 			break;
 		depth--;
 	}

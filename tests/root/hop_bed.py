@@ -241,7 +241,7 @@ def segment(frames: Sequence[str]) -> list[str] | None:
 
 
 def phase(part: Sequence[str]) -> str:
-    """What the frames say: "tx", "bridge", "v4", "v6", or "" where they say nothing about whose packet it is."""
+    """What the frames say: "tx", "gro", "bridge", "v4", "v6", or "" where they say nothing of whose packet it is."""
 
     def within(prefixes: Sequence[str]) -> bool:
         return any(f.startswith(tuple(prefixes)) for f in part)
@@ -250,6 +250,8 @@ def phase(part: Sequence[str]) -> str:
         return ""
     if "dev_hard_start_xmit" in part[1:]:
         return "tx"
+    if any("gro_" in f and "receive" in f for f in part[1:]):
+        return "gro"
     if within(("br_",)):
         return "bridge"
     if within(V6):
