@@ -1,0 +1,432 @@
+"""The .nsprof file: nothing lost, nothing half written, nothing believed."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import resource
+import stat
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nsprof import store
+from nsprof.errors import NsprofError, ProfileFormatError
+from nsprof.model.builder import ProfileBuilder
+from nsprof.model.profile import (
+    Counter,
+    Device,
+    Event,
+    LedgerLine,
+    Losses,
+    Namespace,
+    ProbeInfo,
+    Profile,
+    Run,
+    Samples,
+    Task,
+    Value,
+)
+from nsprof.store import native, tables
+from tests.profiles import bench_profile, big_profile
+
+
+def same(one: Profile, two: Profile) -> None:
+    """Every field of both profiles is equal."""
+    for name in (f.name for f in fields(Profile)):
+        a, b = getattr(one, name), getattr(two, name)
+        if name in ("samples", "stacks", "frames"):
+            for column in a.__dataclass_fields__:
+                left, right = getattr(a, column), getattr(b, column)
+                if isinstance(left, np.ndarray):
+                    assert left.dtype == right.dtype, column
+                    assert np.array_equal(left, right), column
+                else:
+                    assert left == right, column
+        else:
+            assert a == b, name
+
+
+def rewritten(source: Path, target: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
+    """A copy of a profile file with its members changed."""
+    with zipfile.ZipFile(source) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    change(members)
+    with zipfile.ZipFile(target, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return target
+
+
+def table_change(name: str, edit: Callable[[pa.Table], pa.Table]) -> Callable[[dict[str, bytes]], None]:
+    def change(members: dict[str, bytes]) -> None:
+        out = io.BytesIO()
+        pq.write_table(edit(pq.read_table(io.BytesIO(members[f"{name}.parquet"]))), out)
+        members[f"{name}.parquet"] = out.getvalue()
+
+    return change
+
+
+def set_column(name: str, values: Any) -> Callable[[pa.Table], pa.Table]:
+    def edit(table: pa.Table) -> pa.Table:
+        data = np.full(table.num_rows, values) if np.isscalar(values) else values
+        return table.set_column(table.column_names.index(name), name, pa.array(data))
+
+    return edit
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "p.nsprof"
+    store.save(bench_profile(hop_runs=1), path)
+    return path
+
+
+def test_what_was_saved_is_loaded(saved: Path) -> None:
+    same(bench_profile(hop_runs=1), store.load(saved))
+
+
+def test_an_empty_profile_survives(tmp_path: Path) -> None:
+    store.save(Profile(), tmp_path / "empty.nsprof")
+    same(Profile(), store.load(tmp_path / "empty.nsprof"))
+
+
+@pytest.mark.parametrize(
+    ("table", "row"),
+    [
+        ("events", Event),
+        ("namespaces", Namespace),
+        ("devices", Device),
+        ("tasks", Task),
+        ("counters", Counter),
+        ("ledger", LedgerLine),
+        ("probes", ProbeInfo),
+        ("samples", Samples),
+    ],
+)
+def test_every_field_of_the_model_has_a_column(table: str, row: Any) -> None:
+    names = set(row._fields) if issubclass(row, tuple) else {f.name for f in fields(row)}
+    assert names <= set(tables.SCHEMAS[table])
+
+
+def test_every_field_of_a_run_is_stored(tmp_path: Path) -> None:
+    full = Run(
+        scenario="s",
+        kernel="6.1",
+        label="a label",
+        started=1.5,
+        duration_s=2.5,
+        cpus=4,
+        cpu_busy_s={0: 1.25, 3: 0.5},
+        cpu_steal_s=0.125,
+        dut_cpus=(0,),
+        remote_cpus=(3,),
+        denominators={"skb": 3.0, "second": 2.5},
+        reference="w0",
+        values=(Value("throughput", 1.5, "Mbit/s", "netperf"), Value("odd", float("inf"), "")),
+        warnings=("one", "two"),
+        losses=Losses(10, 9, 1, 2, 3, 4, 5),
+        probes_on=("hop", "ledger"),
+        own_cpu_s=0.25,
+        command=("a b", "", "c'\"d"),
+        status=3,
+        failed="why",
+        warmup=True,
+    )
+    plain = Run(scenario="")
+    for field in fields(Run):
+        assert getattr(full, field.name) != getattr(plain, field.name), f"{field.name} is not covered by this test"
+    store.save(Profile(runs=(full, plain)), tmp_path / "p.nsprof")
+    assert store.load(tmp_path / "p.nsprof").runs == (full, plain)
+
+
+names = st.text(st.characters(codec="utf-8"), max_size=20)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.lists(names, max_size=5), max_size=8), st.data())
+def test_any_stacks_and_samples_survive(stacks: list[list[str]], data: st.DataObject) -> None:
+    builder = ProfileBuilder()
+    builder.event(Event("e", "ns"))
+    numbers = [builder.stack([builder.frame(n) for n in stack]) for stack in stacks]
+    builder.runs.append(Run("s"))
+    rows = (
+        data.draw(st.lists(st.tuples(st.sampled_from(numbers), st.floats(0, 1e300)), max_size=20)) if numbers else []
+    )
+    builder.samples(Samples.build(len(rows), stack=[r[0] for r in rows], weight=[r[1] for r in rows]))
+    buffer = io.BytesIO()
+    native._write(native._members(builder.build()), buffer)
+    buffer.seek(0)
+    same(builder.build(), native._read(buffer, "memory"))
+
+
+def test_names_that_are_no_text_are_kept_readable(tmp_path: Path) -> None:
+    builder = ProfileBuilder()
+    builder.task(1, 1, b"a\xff<script>\x1b".decode("utf-8", "surrogateescape"))
+    builder.task(2, 2, "\ud800")
+    store.save(builder.build(), tmp_path / "p.nsprof")
+    assert [t.comm for t in store.load(tmp_path / "p.nsprof").tasks] == ["a\\xff<script>\x1b", "\\ud800"]
+
+
+def test_equal_profiles_are_equal_files(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        store.save(bench_profile(), tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_the_file_is_private_and_kept_when_asked(saved: Path) -> None:
+    before = saved.read_bytes()
+    store.save(Profile(), saved, keep_old=True)
+    assert stat.S_IMODE(saved.stat().st_mode) == 0o600
+    assert saved.with_name("p.nsprof.old").read_bytes() == before
+    assert sorted(p.name for p in saved.parent.iterdir()) == ["p.nsprof", "p.nsprof.old"]
+
+
+def test_a_full_disk_leaves_the_earlier_file(saved: Path) -> None:
+    before = saved.read_bytes()
+    code = (
+        "import resource, signal, sys\n"
+        "from nsprof import store\nfrom tests.profiles import bench_profile\n"
+        "profile = bench_profile(runs=4)\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "from nsprof.errors import NsprofError\n"
+        "try:\n    store.save(profile, sys.argv[1], keep_old=True)\n"
+        "except NsprofError as error:\n    sys.stderr.write(error.message); sys.exit(7)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(saved)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 7, done.stderr
+    assert str(saved) in done.stderr
+    assert "\n" not in done.stderr
+    assert saved.read_bytes() == before
+    assert [p.name for p in saved.parent.iterdir()] == ["p.nsprof"]
+
+
+def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NsprofError, match="nowhere"):
+        store.save(Profile(), tmp_path / "nowhere" / "p.nsprof")
+
+
+def test_every_truncation_is_an_error_in_words(saved: Path, tmp_path: Path) -> None:
+    whole = saved.read_bytes()
+    short = tmp_path / "short.nsprof"
+    for length in [0, 1, 3, 4, 30, 100, *range(1000, len(whole), len(whole) // 20), len(whole) - 1]:
+        short.write_bytes(whole[:length])
+        with pytest.raises(ProfileFormatError, match=r"short\.nsprof"):
+            store.load(short)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_no_damaged_byte_is_a_traceback(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+    whole = bytearray(_file())
+    for _ in range(data.draw(st.integers(1, 6))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] ^= data.draw(st.integers(1, 255))
+    try:
+        native._read(io.BytesIO(bytes(whole)), "memory")
+    except ProfileFormatError as error:
+        assert "\n" not in error.message
+
+
+_FILE: list[bytes] = []
+
+
+def _file() -> bytes:
+    if not _FILE:
+        buffer = io.BytesIO()
+        native._write(native._members(bench_profile(runs=1)), buffer)
+        _FILE.append(buffer.getvalue())
+    return _FILE[0]
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value"),
+    [
+        ("samples", "stack", np.uint32(9999)),
+        ("samples", "run", np.uint16(99)),
+        ("samples", "event", np.uint8(9)),
+        ("samples", "hop_ns", np.uint32(77)),
+        ("samples", "hop_dev", np.uint32(77)),
+        ("samples", "task", np.uint32(77)),
+        ("samples", "context", np.uint8(99)),
+        ("samples", "lateness", np.uint8(3)),
+        ("samples", "weight", -1.0),
+        ("samples", "weight", float("nan")),
+        ("devices", "namespace", np.int32(-1)),
+        ("devices", "namespace", np.int32(9)),
+        ("counters", "run", np.int32(99)),
+        ("frames", "kind", np.uint8(9)),
+        ("denominators", "value", float("-inf")),
+        ("run_cpus", "run", np.int32(-1)),
+    ],
+)
+def test_numbers_that_lead_nowhere_are_refused(
+    saved: Path, tmp_path: Path, table: str, column: str, value: Any
+) -> None:
+    bad = rewritten(saved, tmp_path / "bad", table_change(table, set_column(column, value)))
+    with pytest.raises(ProfileFormatError, match="damaged"):
+        store.load(bad)
+
+
+def test_a_stack_of_frames_that_are_not_there_is_refused(saved: Path, tmp_path: Path) -> None:
+    def edit(table: pa.Table) -> pa.Table:
+        lists = pa.array([[99999]] * table.num_rows, pa.large_list(pa.uint32()))
+        return table.set_column(1, "frames", lists)
+
+    with pytest.raises(ProfileFormatError, match="frame 99999"):
+        store.load(rewritten(saved, tmp_path / "bad", table_change("stacks", edit)))
+
+
+def test_missing_tables_columns_and_cells_are_named(saved: Path, tmp_path: Path) -> None:
+    for change, words in [
+        (lambda m: m.pop("tasks.parquet"), "no table 'tasks'"),
+        (table_change("samples", lambda t: t.drop_columns(["lateness"])), "no column 'lateness'"),
+        (table_change("tasks", set_column("comm", pa.nulls(2, pa.string()))), "empty cells"),
+        (lambda m: m.update({"tasks.parquet": b"PAR1"}), "tasks.parquet"),
+        (lambda m: m.update({"metadata.json": b"{"}), "metadata.json"),
+        (lambda m: m.update({"metadata.json": b"[1]"}), "not a .nsprof file"),
+    ]:
+        with pytest.raises(ProfileFormatError, match=words):
+            store.load(rewritten(saved, tmp_path / "bad", change))  # type: ignore[arg-type]
+
+
+def _with_version(version: Any) -> Callable[[dict[str, bytes]], None]:
+    def change(members: dict[str, bytes]) -> None:
+        members["metadata.json"] = json.dumps({**json.loads(members["metadata.json"]), "version": version}).encode()
+
+    return change
+
+
+def test_a_newer_file_is_refused_in_words(saved: Path, tmp_path: Path) -> None:
+    newer = rewritten(saved, tmp_path / "newer", _with_version(store.VERSION + 1))
+    with pytest.raises(ProfileFormatError, match=f"version {store.VERSION + 1}.*reads up to") as caught:
+        store.load(newer)
+    assert "newer nsprof" in caught.value.hint
+    for nonsense in ("1", 0, -1, None, True):
+        with pytest.raises(ProfileFormatError, match="damaged"):
+            store.load(rewritten(saved, tmp_path / "odd", _with_version(nonsense)))
+
+
+def test_an_older_file_is_upgraded_step_by_step(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def one_to_two(found: dict[str, pa.Table], meta: dict[str, Any]) -> tuple[dict[str, pa.Table], dict[str, Any]]:
+        return found, {**meta, "seen": ["1->2"]}
+
+    def two_to_three(found: dict[str, pa.Table], meta: dict[str, Any]) -> tuple[dict[str, pa.Table], dict[str, Any]]:
+        return found, {**meta, "seen": [*meta["seen"], "2->3"]}
+
+    monkeypatch.setattr(native, "VERSION", 3)
+    monkeypatch.setattr(native, "UPGRADES", {1: one_to_two, 2: two_to_three})
+    assert store.load(saved).meta["seen"] == ["1->2", "2->3"]
+
+
+def test_bombs_are_refused_before_they_unfold(saved: Path, tmp_path: Path) -> None:
+    bomb = tmp_path / "bomb"
+    with zipfile.ZipFile(saved) as archive:
+        meta = archive.read("metadata.json")
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("metadata.json", meta)
+        with archive.open("samples.parquet", "w", force_zip64=True) as member:
+            for _ in range(64):
+                member.write(bytes(1 << 20))
+    with pytest.raises(ProfileFormatError, match="1,000-fold"):
+        store.load(bomb)
+
+
+def test_a_table_that_unfolds_without_end_is_refused(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One value a million times takes a few hundred bytes in Parquet.
+    wide = pa.table({"task": pa.array(np.zeros(3_000_000, "i4")), "comm": pa.array(["x" * 100] * 3_000_000)})
+    bomb = rewritten(saved, tmp_path / "bomb", table_change("tasks", lambda _: wide))
+    assert bomb.stat().st_size < 1_000_000
+    monkeypatch.setattr(native, "MAX_TABLE_BYTES", 10_000_000)
+    with pytest.raises(ProfileFormatError, match="unfolds to"):
+        store.load(bomb)
+
+
+def test_other_files_are_not_profiles(tmp_path: Path) -> None:
+    for content in (b"", b"hello", b"PK\x03\x04 no zip", b"\x7fELF" + bytes(100)):
+        (tmp_path / "x").write_bytes(content)
+        assert not store.is_native(tmp_path / "x")
+        with pytest.raises(ProfileFormatError):
+            store.load(tmp_path / "x")
+    with zipfile.ZipFile(tmp_path / "z", "w") as archive:
+        archive.writestr("hello.txt", "x")
+    with pytest.raises(ProfileFormatError, match="zip archive, but not"):
+        store.load(tmp_path / "z")
+
+
+def test_open_any_says_what_is_wrong(tmp_path: Path, saved: Path) -> None:
+    same(store.open_any(saved), bench_profile(hop_runs=1))
+    with pytest.raises(NsprofError, match="no such file"):
+        store.open_any(tmp_path / "missing")
+    with pytest.raises(ProfileFormatError, match="directory"):
+        store.open_any(tmp_path)
+
+
+def test_file_type_is_told_by_the_first_bytes(saved: Path) -> None:
+    head = saved.read_bytes()[: 38 + len(store.MAGIC)]
+    assert head[30:38] == b"mimetype"
+    assert head[38:] == store.MAGIC
+    assert store.is_native(saved)
+
+
+def test_duckdb_and_pandas_read_the_tables_without_nsprof(saved: Path, tmp_path: Path) -> None:
+    """The snippet of docs/file-format.md."""
+    duckdb = pytest.importorskip("duckdb")
+    with zipfile.ZipFile(saved) as archive:
+        archive.extractall(tmp_path / "tables")
+    with duckdb.connect() as database:
+        rows = database.execute(
+            f"""
+            SELECT r.scenario, f.name, sum(s.weight / d.value) / count(DISTINCT s.run) AS ns
+            FROM '{tmp_path}/tables/samples.parquet' s
+            JOIN '{tmp_path}/tables/runs.parquet' r ON r.run = s.run
+            JOIN '{tmp_path}/tables/denominators.parquet' d ON d.run = s.run AND d.name = 'transaction'
+            JOIN '{tmp_path}/tables/stacks.parquet' k ON k.stack = s.stack
+            JOIN '{tmp_path}/tables/frames.parquet' f ON f.frame = k.frames[1]
+            GROUP BY ALL ORDER BY ns DESC
+            """
+        ).fetchall()
+    assert ("host", "finish_task_switch.isra.0") in [row[:2] for row in rows]
+    import pandas as pd
+
+    frame = pd.read_parquet(tmp_path / "tables" / "samples.parquet")
+    assert frame["weight"].sum() == pytest.approx(bench_profile(hop_runs=1).samples.weight.sum())
+    stacks = pd.read_parquet(tmp_path / "tables" / "stacks.parquet")
+    assert list(stacks["frames"][0]) == bench_profile(hop_runs=1).stacks[0].tolist()
+
+
+@pytest.mark.slow
+def test_a_million_rows_take_seconds_and_little_memory(tmp_path: Path) -> None:
+    profile = big_profile(1_000_000)
+    start = time.process_time()
+    store.save(profile, tmp_path / "big")
+    loaded = store.load(tmp_path / "big")
+    assert time.process_time() - start < 6  # 0.5 s on an idle core
+    assert len(loaded.samples) == 1_000_000
+    assert (tmp_path / "big").stat().st_size < 16_000_000
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 4_000_000
+
+
+def test_sudo_users_get_their_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    monkeypatch.setenv("SUDO_UID", "12345")
+    monkeypatch.setenv("SUDO_GID", "23456")
+    store.save(replace(Profile()), tmp_path / "p.nsprof")
+    found = (tmp_path / "p.nsprof").stat()
+    assert (found.st_uid, found.st_gid) == (12345, 23456)
