@@ -22,7 +22,7 @@ __all__ = ["CpuTimes", "busy_seconds", "read", "wall_seconds"]
 _MAX_VISITS = 64
 _ROW = re.compile(r"^cpu: (\d+)$", re.MULTILINE)
 _FIELD = re.compile(
-    r"^\s+\.(nohz|tick_stopped|idle_entrytime|idle_waketime|idle_sleeptime|iowait_sleeptime)\s*:\s*(\d+)",
+    r"^\s+\.(nohz|nohz_mode|tick_stopped|idle_entrytime|idle_waketime|idle_sleeptime|iowait_sleeptime)\s*:\s*(\d+)",
     re.MULTILINE,
 )
 _NOW = re.compile(r"^now at (\d+) nsecs", re.MULTILINE)
@@ -123,7 +123,8 @@ def _rows() -> tuple[int, dict[int, dict[str, int]]]:
 def _idle_ns(row: Mapping[str, int], now_ns: int, *, running: bool) -> int:
     """Idle time of one CPU; that of an ongoing idle period is added when its tick is stopped (else unknown, <= 1
     tick)."""
-    if not row.get("nohz") or "idle_sleeptime" not in row:
+    has_nohz = row.get("nohz") or row.get("nohz_mode")  # nohz_mode: before Linux 6.10
+    if not has_nohz or "idle_sleeptime" not in row:
         raise ValueError("idle time is not kept in nanoseconds")
     idle = row["idle_sleeptime"] + row.get("iowait_sleeptime", 0)
     if not running and row.get("tick_stopped") and row["idle_entrytime"] > row.get("idle_waketime", 0):

@@ -177,10 +177,8 @@ def _rounded(classic: Sequence[Sequence[Value]]) -> list[str]:
     datagrams = any(v.name == "datagrams_received" for result in classic for v in result)  # counted, not reckoned
     if not times or datagrams or 0.005 / min(times) < 0.002:
         return []
-    off = 100 * 0.005 / min(times)
-    return [
-        f"netperf prints its time to 10 ms: amounts reckoned from it may be off by {off:.1f} % (-- -k all is exact)"
-    ]
+    off = f"{100 * 0.005 / min(times):.1f} %"
+    return [f"netperf prints its time to 10 ms: amounts from it may be off by {off} ('-- -k all' is exact)"]
 
 
 def _key_groups(lines: Iterable[str]) -> Iterator[dict[str, str]]:

@@ -6,6 +6,8 @@ import os
 import time
 from pathlib import Path
 
+import pytest
+
 from nsprof.collect import cputime
 
 
@@ -15,7 +17,14 @@ def test_idle_period_that_lasts_is_added_only_when_it_is_known_to_last() -> None
     assert cputime._idle_ns(row, 10, running=True) == 700
     assert cputime._idle_ns(row | {"tick_stopped": 0}, 10, running=False) == 700
     assert cputime._idle_ns(row | {"idle_waketime": 5}, 10, running=False) == 700
+    assert cputime._idle_ns({"nohz_mode": 2, "idle_sleeptime": 5}, 10, running=True) == 5  # before Linux 6.10
     assert cputime._idle_ns(row | {"iowait_sleeptime": 23}, 10, running=True) == 723
+
+
+def test_no_nanoseconds_without_nohz() -> None:
+    for row in ({"nohz": 0, "idle_sleeptime": 5}, {"idle_sleeptime": 5}, {"nohz": 1}):
+        with pytest.raises(ValueError, match="not kept in nanoseconds"):
+            cputime._idle_ns(row, 10, running=True)
 
 
 def test_affinity_is_put_back() -> None:
