@@ -153,6 +153,7 @@ class Topology:
         place, device = self.reference
         return {
             **spec,
+            "containers": self.spec.containers if self.shape.has_containers else 0,
             "run_id": self.run_id,
             "chain": self.shape.chain,
             "difference": self.shape.difference,
@@ -187,9 +188,10 @@ def _raise(spec: TopologySpec, run_id: str | None, *, keep: bool) -> tuple[Topol
     check_spec(spec, shapes.SHAPES)
     chosen = check_run_id(run_id) if run_id is not None else new_run_id()
     state = State(chosen, shape=spec.shape, created=time.strftime("%Y-%m-%dT%H:%M:%S%z"), keep=keep)
-    state.host_netns, state.containers = spec.host_netns, spec.containers
-    state.own()
     topology = Topology(spec, chosen)
+    state.host_netns = spec.host_netns
+    state.containers = spec.containers if topology.shape.has_containers else 0
+    state.own()
     state.save(new=True)
     try:
         apart(lambda check: topology._make(state, RunDirectory(chosen), check))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from nsprof.errors import TopologyError
 from nsprof.model.scenario import TopologySpec
+from nsprof.topology.state import RUN_ID
 
 __all__ = [
     "MAX_CONTAINERS",
@@ -36,7 +37,7 @@ def new_run_id() -> str:
 
 def check_run_id(run_id: str) -> str:
     """The run id, if it can be part of file and device names. Raises TopologyError."""
-    if not re.fullmatch(r"[a-z0-9]{1,8}", run_id):
+    if not re.fullmatch(RUN_ID, run_id):
         raise TopologyError(
             f"run id {run_id!r} cannot be used: it becomes part of file and device names",
             "one to eight of a-z and 0-9",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ from nsprof.netns import entered
 from nsprof.topology import netlink as nl
 from nsprof.topology import nft, sysctl
 from nsprof.topology.maker import LAST_METRIC
-from nsprof.topology.namespaces import RunDirectory, apart
+from nsprof.topology.namespaces import RUN, RunDirectory, apart
 from nsprof.topology.plan import check_run_id
 from nsprof.topology.state import State, load, load_all
 
 __all__ = ["clean", "down", "listing", "remove"]
+
+_HALF_WRITTEN_S = 60
 
 
 def remove(state: State) -> None:
@@ -70,6 +73,9 @@ def clean() -> list[str]:
         if state.condition == "leftover":
             remove(state)
             removed.append(state.run_id)
+    for half in RUN.glob(".state-*"):  # killed while writing
+        if time.time() - half.stat().st_mtime > _HALF_WRITTEN_S:
+            half.unlink(missing_ok=True)
     return removed
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -17,7 +18,10 @@ from typing import Any
 from nsprof.errors import TopologyError
 from nsprof.topology.namespaces import RUN
 
-__all__ = ["State", "load", "load_all", "start_time"]
+__all__ = ["RUN_ID", "State", "load", "load_all", "start_time"]
+
+#: What a run id looks like: it becomes part of file and device names.
+RUN_ID = "[a-z0-9]{1,8}"
 
 
 def start_time(pid: int) -> int:
@@ -135,5 +139,6 @@ def load_all() -> list[State]:
     if not RUN.is_dir():
         return []
     names = {p.stem for p in RUN.glob("*.json")} | {p.name for p in RUN.iterdir() if p.is_dir()}
-    states = [state for state in map(load, sorted(names)) if state is not None]
+    ours = sorted(name for name in names if re.fullmatch(RUN_ID, name))
+    states = [state for state in map(load, ours) if state is not None]
     return sorted(states, key=lambda s: s.created)
