@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ from typing import Any
 
 from nsprof import __version__
 from nsprof.errors import UsageError, VmError
+from nsprof.files import private_cache
 from nsprof.kernelnames import context_of, fold_suffixes
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Counter as CounterRow
@@ -31,7 +33,7 @@ from nsprof.vm.guest_minimal import GuestJob, Plan
 from nsprof.vm.machine import qemu_program
 from nsprof.vm.tcg_output import QUANTITIES, Output, TreeSample
 
-__all__ = ["DEFAULT_CACHES", "WORKLOADS", "Measurement", "SimulateOptions", "measure_all", "profile_of"]
+__all__ = ["DEFAULT_CACHES", "WORKLOADS", "Measurement", "SimulateOptions", "measure_all", "newest_kernel", "profile_of"]
 
 #: workload -> (default size in bytes, what one repetition is called)
 WORKLOADS = {
@@ -168,6 +170,7 @@ def measure_all(options: SimulateOptions, progress: Callable[[str], None] | None
     api = tcg_build.api_version(options.qemu or qemu_program())
     tcg_build.plugin(api)
     tcg_build.traffic()
+    tcg_machine.start_all()
     resolved = [kernels.resolve(spec, modules=options.modules) for spec in options.kernels]
     plans = {scenario: _plan(options, scenario) for scenario in options.scenarios}
     work = [(k, scenario, seed) for k in resolved for scenario in options.scenarios for seed in options.seeds]
@@ -193,6 +196,23 @@ def measure_all(options: SimulateOptions, progress: Callable[[str], None] | None
             tcg_machine.stop_all()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
+
+
+def newest_kernel() -> str:
+    """The SPEC of the newest kernel at hand: in /boot with its modules, else in nsprof's cache, else Debian's."""
+
+    def age(release: str) -> tuple[int, ...]:
+        return tuple(int(number) for number in re.findall(r"\d+", release))
+
+    found: dict[str, str] = {}
+    for image in Path("/boot").glob("vmlinuz-*"):
+        release = image.name.removeprefix("vmlinuz-")
+        if Path("/lib/modules", release).is_dir() and os.access(image, os.R_OK):
+            found[release] = str(image)
+    for tree in private_cache("kernels").glob("linux-image-*_*"):
+        package = tree.name.partition("_")[0]
+        found.setdefault(package.removeprefix("linux-image-"), f"debian:{package}")
+    return found[max(found, key=age)] if found else "debian:6.12"
 
 
 def _check(options: SimulateOptions) -> None:
@@ -302,14 +322,15 @@ def _denominators(
 def profile_of(options: SimulateOptions, measurements: Sequence[Measurement]) -> Profile:
     """One run a boot. Sample rows are the nodes of the modal tree, stacks leaf first; weights are exact counts.
 
-    Events are of kind "modelled". Scenario names carry the kernel where there are several.
+    Events are of kind "modelled". Kernels are called by release, or by SPEC where two have the same.
     """
     builder = ProfileBuilder()
-    several = len({m.kernel.spec for m in measurements}) > 1
+    releases = {m.kernel.spec: m.kernel.release for m in measurements}
+    alike = Counter(releases.values())
+    names = {spec: release if alike[release] == 1 else spec for spec, release in releases.items()}
     details: list[dict[str, Any]] = []
     for number, m in enumerate(measurements):
-        name = f"{m.kernel.release}:{m.scenario}" if several else m.scenario
-        builder.runs.append(_run(options, m, name))
+        builder.runs.append(_run(options, m, names[m.kernel.spec]))
         space = builder.namespace(Namespace(1, 1, 0, m.plan.count_netns, "host"))
         builder.device(Device(space, 0, m.plan.wire, "veth"))
         for key, delta in m.counters.items():
@@ -340,7 +361,7 @@ def profile_of(options: SimulateOptions, measurements: Sequence[Measurement]) ->
     return builder.build()
 
 
-def _run(options: SimulateOptions, m: Measurement, name: str) -> Run:
+def _run(options: SimulateOptions, m: Measurement, kernel: str) -> Run:
     noun = next(iter(m.denominators))
     per = f"instructions/{noun}"
     values = (
@@ -349,8 +370,8 @@ def _run(options: SimulateOptions, m: Measurement, name: str) -> Run:
     )
     warnings = () if m.modal_share >= 0.5 else (f"only {m.modal_share:.0%} of the samples are alike",)
     return Run(
-        scenario=name,
-        kernel=m.kernel.release,
+        scenario=m.scenario,
+        kernel=kernel,
         label=f"seed {m.seed}",
         cpus=1,
         duration_s=0.0,

@@ -21,6 +21,7 @@ from nsprof.errors import NsprofError
 VERBS: dict[str, tuple[str, str, str]] = {
     "record": ("record", "Record while a command runs, or watch what already runs.", "Measure"),
     "bench": ("bench", "Run scenarios in fair order and compare them.", "Measure"),
+    "simulate": ("simulate", "Exact instructions per packet of any kernel, on any machine.", "Measure"),
     "topo": ("topo", "Build, list and remove the test topologies.", "Measure"),
     "vm": ("vm", "Run a command under another kernel, in a virtual machine.", "Measure"),
     "doctor": ("doctor", "What this machine can and cannot do, found by trying.", "Measure"),
@@ -28,6 +29,8 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "diff": ("diff", "Per-function delta between two profiles or scenarios.", "Read"),
     "flamegraph": ("flamegraph", "Interactive SVG flame graph, plain or differential.", "Read"),
     "info": ("info", "What is in a profile.", "Read"),
+    "import": ("import_", "Make a profile of perf.data, perf script, folded stacks, pprof, ...", "Convert"),
+    "export": ("export", "Write a profile for pprof, speedscope, Firefox Profiler, ...", "Convert"),
 }
 
 

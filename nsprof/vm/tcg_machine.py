@@ -19,7 +19,7 @@ from nsprof.vm.guest_minimal import GuestJob, Plan
 from nsprof.vm.kernels import Kernel
 from nsprof.vm.machine import Machine, qemu_program
 
-__all__ = ["Boot", "BootOptions", "boot", "module_names", "stop_all", "symbols"]
+__all__ = ["Boot", "BootOptions", "boot", "module_names", "start_all", "stop_all", "symbols"]
 
 #: Virtual nanoseconds an instruction takes: 1 << ICOUNT_SHIFT (QEMU's -icount shift).
 ICOUNT_SHIFT = 1
@@ -34,6 +34,11 @@ COMMAND_LINE = (
 
 
 _stopping = threading.Event()
+
+
+def start_all() -> None:
+    """Boots may begin (again)."""
+    _stopping.clear()
 
 
 def stop_all() -> None:

@@ -1,0 +1,168 @@
+"""nsprof simulate: exact instructions per packet and function, by executing real kernels under QEMU's TCG."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from nsprof.cli.common import output_options, write_csv, write_json, write_parts
+from nsprof.errors import UsageError
+
+if TYPE_CHECKING:
+    from nsprof.simulate import SimulateOptions
+
+_WORKLOADS = ("udp-rr", "udp-stream", "tcp-rr", "tcp-stream", "tcp-crr")
+
+
+@click.command(short_help="Exact instructions per packet of any kernel, on any machine.")
+@click.option("--kernel", "specs", multiple=True, metavar="SPEC", help="Kernel: bzImage, directory, debian:6.1, ...")
+@click.option("--modules", type=click.Path(path_type=Path), metavar="DIR", help="Modules of a bzImage.")
+@click.option("--scenario", default="host,veth-route,veth-bridge", show_default=True, metavar="A,B", help="Shapes.")
+@click.option("--workload", type=click.Choice(_WORKLOADS), default="udp-rr", show_default=True)
+@click.option("--size", type=int, default=0, metavar="BYTES", help="Payload (default 64; tcp-stream 16384).")
+@click.option("-6", "family", flag_value=6, type=int, help="IPv6.")
+@click.option("-4", "family", flag_value=4, type=int, default=4, help="IPv4 (default).")
+@click.option("--packets", type=int, default=0, metavar="N", help="Repetitions a sample (default 10; 1 for lines).")
+@click.option("--samples", type=int, default=20, show_default=True, metavar="N", help="Samples a boot.")
+@click.option("--warmup", type=int, default=200, show_default=True, metavar="N", help="Repetitions before them.")
+@click.option("--containers", type=int, default=1, show_default=True, metavar="N", help="Containers; c0 is busy.")
+@click.option("--mtu", type=int, default=0, metavar="BYTES", help="MTU of all devices.")
+@click.option("--container-mtu", type=int, default=0, metavar="BYTES", help="MTU of the pairs only (mismatch).")
+@click.option("--offload", default="", metavar="tso=off,gso=off", help="Offloads of all pairs, as ethtool -K.")
+@click.option("--rules", type=int, default=0, metavar="N", help="Netfilter rules that match no packet.")
+@click.option("--routes", type=int, default=0, metavar="N", help="More routes in the host.")
+@click.option("--bridge-ports", type=int, default=0, metavar="N", help="More ports of br0, without traffic.")
+@click.option("--br-nf", is_flag=True, help="bridge-nf-call-iptables=1.")
+@click.option("--mitigations", default="off", show_default=True, metavar="WORDS", help="The kernel's mitigations=.")
+@click.option("--footprint", is_flag=True, help="Distinct 64-byte lines of data and text that one packet touches.")
+@click.option("--cache", default="", metavar="l1d=48k:12,...", help="Model misses of l1d, l1i, l2; 'default': a server.")
+@click.option("--boots", type=int, default=0, metavar="N", help="Boots with different seeds (default 1; misses 3).")
+@click.option("--seed", type=int, default=1, show_default=True, metavar="N", help="First seed.")
+@click.option("--estimate", default="", metavar="l2=80,...", help="ns for each instruction, l1d, l1i, l2 miss: a column.")
+@click.option("--sweep", default="", metavar="containers=1,10,50", help="The curve and its slope.")
+@click.option("-j", "--jobs", type=int, default=0, metavar="N", help="Boots at once (default: CPUs).")
+@click.option("--timeout", "timeout_s", type=float, default=600.0, show_default=True, metavar="S", help="Of a boot.")
+@click.option("--limit", default=15, show_default=True, type=click.IntRange(0), help="Functions shown; 0: all.")
+@click.option("-o", "--output", metavar="FILE", help="Profile to write (report, diff, flamegraph read it).")
+@output_options
+@click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
+def command(*, form: str | None, output: str | None, limit: int, **given: Any) -> None:
+    """Boot real kernels under QEMU's TCG and count every kernel instruction that a packet costs.
+
+    Counts are exact and the same on every machine; they are modelled figures, never mixed with measured time.
+    Without --kernel the newest kernel at hand is taken (/boot, nsprof's cache, else Debian's).
+
+    \b
+    nsprof simulate --kernel debian:6.1
+    nsprof simulate --kernel debian:6.1 --kernel debian:6.12 --scenario host,veth-bridge --workload tcp-stream
+    """
+    from nsprof import simulate, simulate_report
+
+    options = _options(given)
+    estimate = _numbers(given["estimate"], "--estimate", ("instruction", "l1d", "l1i", "l2"))
+    measured = simulate.measure_all(options, _progress)
+    if output:
+        from nsprof import store
+
+        store.save(simulate.profile_of(options, measured), output, keep_old=True)
+        click.echo(f"nsprof: wrote {output}", err=True)
+    if form == "json":
+        write_json("simulate", simulate_report.document(options, measured))
+    elif form == "csv":
+        rows = simulate_report.document(options, measured)["scenarios"]
+        write_csv(
+            {"kernel": r["kernel"], "scenario": r["scenario"], "function": name, "instructions": count}
+            for r in rows
+            for name, count in r["functions"].items()
+        )
+    else:
+        write_parts(simulate_report.report_parts(options, measured, limit=limit, estimate=estimate), form)
+
+
+def _progress(line: str) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"nsprof: {line}", err=True)
+
+
+def _options(given: dict[str, Any]) -> SimulateOptions:
+    from nsprof import simulate
+    from nsprof.simulate_plans import Perturbations
+
+    caches = _caches(given["cache"])
+    return simulate.SimulateOptions(
+        kernels=given["specs"] or (simulate.newest_kernel(),),
+        scenarios=tuple(dict.fromkeys(word.strip() for word in given["scenario"].split(",") if word.strip())),
+        perturbations=Perturbations(
+            rules=given["rules"],
+            routes=given["routes"],
+            bridge_ports=given["bridge_ports"],
+            br_nf=given["br_nf"],
+            mtu=given["container_mtu"],
+            offloads=_switches(given["offload"]),
+        ),
+        footprint=given["footprint"] or bool(caches),
+        caches=caches,
+        command=given["argv"],
+        **{
+            name: given[name]
+            for name in (
+                *("workload", "size", "family", "packets", "samples", "warmup", "containers", "mtu", "boots", "seed"),
+                *("mitigations", "modules", "jobs", "timeout_s"),
+            )
+        },
+    )
+
+
+def _pairs(text: str, option: str) -> list[tuple[str, str]]:
+    found = []
+    for word in filter(None, (part.strip() for part in text.split(","))):
+        key, separator, value = word.partition("=")
+        if not separator or not value:
+            raise UsageError(f"{option}: {word!r} has no value", f"write {option} NAME=VALUE,NAME=VALUE")
+        found.append((key, value))
+    return found
+
+
+def _numbers(text: str, option: str, names: tuple[str, ...]) -> dict[str, float]:
+    found = {}
+    for key, value in _pairs(text, option):
+        if key not in names:
+            raise UsageError(f"{option}: no {key!r}", "there are: " + ", ".join(names))
+        try:
+            found[key] = float(value)
+        except ValueError:
+            raise UsageError(f"{option}: {value!r} is no number") from None
+    return found
+
+
+def _switches(text: str) -> dict[str, bool]:
+    from nsprof.topology.plan import OFFLOADS
+
+    found = {}
+    for key, value in _pairs(text, "--offload"):
+        if key not in OFFLOADS or value not in ("on", "off"):
+            raise UsageError(f"--offload: {key}={value}", "NAME=on|off; names: " + ", ".join(OFFLOADS))
+        found[key] = value == "on"
+    return found
+
+
+def _caches(text: str) -> tuple[tuple[str, str], ...]:
+    """l1d=48k:12,l2=2m:16 -> (("l1d", "48:12"), ("l2", "2048:16")): KiB and ways, as the plugin takes them."""
+    from nsprof.simulate import DEFAULT_CACHES
+
+    if text == "default":
+        return DEFAULT_CACHES
+    found = []
+    for name, geometry in _pairs(text, "--cache"):
+        size, _, ways = geometry.lower().partition(":")
+        factor = {"k": 1, "m": 1024}.get(size[-1:], 0)
+        if name not in ("l1d", "l1i", "l2") or not factor or not size[:-1].isdecimal() or not ways.isdecimal():
+            raise UsageError(f"--cache: {name}={geometry}", "write l1d=48k:12,l1i=32k:8,l2=2m:16 (size:ways)")
+        kib, number = int(size[:-1]) * factor, int(ways)
+        if not number or not kib or kib * 1024 % (64 * number):
+            raise UsageError(f"--cache: {name}={geometry}: {kib} KiB do not divide into {number} ways of 64-byte lines")
+        found.append((name, f"{kib}:{number}"))
+    return tuple(found)
