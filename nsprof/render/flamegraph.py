@@ -16,7 +16,7 @@ from nsprof.model.profile import FrameKind
 from nsprof.model.results import FlameTree
 from nsprof.render.flamegraph_colours import GREY, HUES, LESS, MIDDLE, MORE, STRIPES, fills, rgb
 from nsprof.render.flamegraph_data import FrameTable, view_data
-from nsprof.render.flamegraph_layout import NARROW, SIZE_BY, Drawing, fold, layout
+from nsprof.render.flamegraph_layout import NARROW, SIZE_BY, Drawing, fold, judged, layout
 from nsprof.render.flamegraph_text import clean, cost_text, delta_text, escape, per_noun, percent, script_json
 
 __all__ = [
@@ -108,9 +108,9 @@ def _notes(tree: FlameTree, options: FlameOptions) -> list[str]:
     if not tree.differential:
         return []
     notes = [_SIZES[options.size_by]]
-    if not tree.findings and tree.measure.kind == "sampled":
-        notes.append("Grey: within the counting noise of its samples (99 %). No test over runs was made.")
-    elif tree.findings:
+    if not judged(tree) and tree.measure.kind == "sampled":
+        notes.append("Grey: within the counting noise of its samples (99 %); too few runs for a test over runs.")
+    elif judged(tree):
         notes.append("Grey: most of the change lies in functions without a significant change, or in counting noise.")
     return notes
 
@@ -245,7 +245,7 @@ def _frames(drawing: Drawing, options: FlameOptions, top: int) -> str:
             parts.append(f'<rect {place} fill="{fill}" class="f"/>')
         if drawing.gone[row] and kind != NARROW and width > 1:
             parts.append(f'<rect {place} fill="url(#nsprof-gone)"/>')
-        if drawing.added[row] and kind != NARROW and width > 6:
+        if drawing.added[row] and kind != NARROW and width > 10:
             parts.append(f'<rect x="{x:.2f}" y="{y}" width="3" height="{ROW - 1}" class="added"/>')
         if kind in STRIPES and width > 2:
             parts.append(f'<rect x="{x:.2f}" y="{y}" width="{shown:.2f}" height="2.5" fill="{STRIPES[kind]}"/>')

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from nsprof.model.results import FlameTree
 
-__all__ = ["NARROW", "NARROW_NAME", "SIZE_BY", "Drawing", "Folded", "fold", "inclusive", "layout"]
+__all__ = ["NARROW", "NARROW_NAME", "SIZE_BY", "Drawing", "Folded", "fold", "inclusive", "judged", "layout"]
 
 SIZE_BY = ("new", "base", "both")
 #: `kind` of the sibling that stands for frames too narrow to keep.
@@ -120,9 +120,15 @@ def _own_width(tree: FlameTree, new: Floats, base: Floats, size_by: str) -> Floa
     return tree.self_new + np.where(new == 0, tree.self_base, 0.0)
 
 
+def judged(tree: FlameTree) -> bool:
+    """Whether the runs allowed a verdict on any function."""
+    return any(found.get("verdict") in ("+", "-", "~") for found in tree.findings.values())
+
+
 def _evidence(tree: FlameTree) -> Floats | None:
-    """Per node: its own delta if its function's change was found significant, else 0; None without findings."""
-    if not tree.findings:
+    """Per node: its own delta if its function's change was found significant, else 0; None without any verdict
+    (with few runs a side there are intervals, but no function can be judged)."""
+    if not judged(tree):
         return None
     good = np.zeros(len(tree.strings), np.bool_)
     for index, text in enumerate(tree.strings):
@@ -135,7 +141,7 @@ def _grey(tree: FlameTree, sums: dict[str, Floats]) -> NDArray[np.bool_]:
 
     Two tests, either greys: less than half of the change comes from functions whose change is significant
     (`findings`, from the runs), and the change is within the counting noise of its own ticks. The second alone
-    where there are no findings; neither where nothing was sampled.
+    where there are no verdicts; neither where nothing was sampled.
     """
     delta = sums["new"] - sums["base"]
     grey = np.zeros(len(delta), np.bool_)

@@ -127,9 +127,8 @@ def _losses(content: PageContent) -> str:
             + "".join(f"<li>{escape(x)}</li>" for x in content.not_measurable)
             + "</ul>"
         )
-    notes = dict.fromkeys(
-        [*(content.report.notes if content.report else ()), *(content.diff.notes if content.diff else ())]
-    )
+    notes = list(dict.fromkeys(content.diff.notes if content.diff else ()))
+    notes += [n for n in (content.report.notes if content.report else ()) if not any(n in other for other in notes)]
     if notes:
         body += "<h3>Notes</h3><ul>" + "".join(f"<li>{escape(x)}</li>" for x in notes) + "</ul>"
     return body
@@ -151,9 +150,8 @@ def _flame(views: Sequence[FlameView]) -> tuple[str, dict[str, Any] | None]:
         limit = first if len(drawn) <= 2 else FRAME_BUDGET // 4 if n < 2 else rest
         folded = fold(view.tree, min_share=0.00004, limit=limit // 2)
         one = view_data(layout(folded.tree), table, label=view.label, units=view.units)
-        one["note"] = clean(
-            " ".join((*view.tree.notes, fold_note(folded.frames, folded.share, folded.threshold))).strip()
-        )
+        said = (*view.tree.notes, fold_note(folded.frames, folded.share, folded.threshold))
+        one["note"] = clean(" ".join(note if note.endswith(".") else f"{note}." for note in said if note))
         data.append(one)
         notes.append(one["note"])
         legends.append(legend_html(folded.tree))

@@ -43,6 +43,13 @@ def value_text(value: float, unit: str) -> str:
     return f"{value:,.{digits}f} {clean(unit)}".rstrip()
 
 
+def _bare(value: float, unit: str) -> str:
+    """The value alone where its unit stands beside it already, else with the event's unit (ns, us, ...)."""
+    if _short(unit) != unit or unit in _PREFIXED:
+        return value_text(value, _short(unit))
+    return value_text(value, unit).removesuffix(clean(unit)).rstrip()
+
+
 def _short(unit: str) -> str:
     """The unit without what it is divided by: enough beside a value that has the whole."""
     event = unit.partition("/")[0]
@@ -157,9 +164,7 @@ def _points_row(group: PointGroup, axis: _Axis, y: float, unit: str) -> str:
         parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{y - 12}" y2="{y + 12}" class="centre"/>')
         words = value_text(group.centre, unit)
         if group.interval is not None:
-            words += (
-                f" [{value_text(group.interval.low, _short(unit))}, {value_text(group.interval.high, _short(unit))}]"
-            )
+            words += f" [{_bare(group.interval.low, unit)}, {_bare(group.interval.high, unit)}]"
         parts.append(_text(WIDTH - 10, y + 5, words, "value", "end"))
     return "".join(parts)
 

@@ -96,12 +96,17 @@ class TopologyPicture:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A titled table of (name, one value a column); `columns` are heads ("" for a single value column)."""
+    """A titled table of (name, one value a column); `columns` are heads ("" for a single value column).
+
+    `folded` tables are shown when their title is opened; `compare` marks rows whose values differ.
+    """
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, tuple[str, ...]], ...]
     note: str = ""
+    folded: bool = False
+    compare: bool = False
 
 
 @dataclass(frozen=True, slots=True)

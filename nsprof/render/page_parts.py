@@ -265,13 +265,16 @@ def topology_section(content: PageContent) -> str:
 
 
 def facts(group: Facts) -> str:
-    """A table of facts; rows whose columns differ are marked."""
-    heads = ["", *group.columns] if any(group.columns) else ["", ""]
+    """A table of facts."""
+    heads = ["", *group.columns] if any(group.columns) else ["fact", "value"]
     rows = [[name, *values] for name, values in group.rows]
     if not rows:
         return ""
-    if len(group.columns) > 1:
+    if group.compare and len(group.columns) > 1:
         heads = [*heads, "differs"]
         rows = [[*row, "differs" if len(set(row[1:])) > 1 else ""] for row in rows]
     note = f'<p class="note">{escape(group.note)}</p>' if group.note else ""
-    return table(heads, rows, caption=group.title) + note
+    listed = table(heads, rows, caption=group.title) + note
+    if not group.folded:
+        return listed
+    return f"<details><summary>{escape(group.title)} ({len(rows)})</summary>{listed}</details>"

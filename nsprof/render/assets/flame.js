@@ -79,7 +79,7 @@ const NsprofFlame = (function () {
     const ownNew = Float64Array.from(cols.n, (v) => v * unit.fn), ownBase = Float64Array.from(cols.b, (v) => v * unit.fb);
     const cn = sumUp(up, ownNew), cb = sumUp(up, ownBase), tn = sumUp(up, cols.t), tb = sumUp(up, cols.u);
     const own = new Float64Array(size), evidence = new Float64Array(size);
-    const judged = diff && unit.own && Object.keys(view.findings).length > 0;
+    const judged = diff && unit.own && Object.values(view.findings).some((f) => f.verdict === "+" || f.verdict === "-" || f.verdict === "~");
     for (let i = 0; i < size; i++) {
       const a = ownNew[i], z = ownBase[i];
       own[i] = !diff ? a : sizeBy === "both" ? Math.max(a, z) : sizeBy === "base" ? z + (cb[i] === 0 ? a : 0) : a + (cn[i] === 0 ? z : 0);
@@ -219,7 +219,7 @@ const NsprofFlame = (function () {
       if (diff && lay.cn[i] === 0 && lay.cb[i] > 0 && kind !== NARROW && w > 1) {
         into.appendChild(make(SVG, "rect", { x: x.toFixed(2), y: y, width: shown.toFixed(2), height: ROW - 1, fill: "url(#nsprof-gone)", "pointer-events": "none" }));
       }
-      if (diff && lay.cb[i] === 0 && lay.cn[i] > 0 && kind !== NARROW && w > 6) {
+      if (diff && lay.cb[i] === 0 && lay.cn[i] > 0 && kind !== NARROW && w > 10) {
         into.appendChild(make(SVG, "rect", { x: x.toFixed(2), y: y, width: 3, height: ROW - 1, class: "added", "pointer-events": "none" }));
       }
       if (STRIPE[kind] && w > 2) {

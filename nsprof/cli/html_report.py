@@ -1,0 +1,285 @@
+"""`report --html`: what the analysis says, put together for the report page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nsprof.cli import html_facts
+from nsprof.cli.html_facts import Side
+from nsprof.errors import EvidenceError, NsprofError, UsageError
+
+if TYPE_CHECKING:
+    from nsprof.model.profile import Profile
+    from nsprof.model.results import CostReport, DiffReport, Measure, ScenarioTable
+    from nsprof.render.page_model import FlameView, PageContent
+
+__all__ = ["page_content", "write_page"]
+
+#: Denominators offered in the flame graph's unit list, beside the one of the report.
+_UNITS = ("transaction", "operation", "datagram", "skb", "segment", "kb")
+_EVENTS = 4  # further events that get a flame graph of their own
+_SPLITS = (("netns", "by namespace"), ("device", "by device"), ("context", "by context"))
+
+
+def write_page(profile: Profile, baseline: Profile | None, path: str, options: Mapping[str, Any]) -> None:
+    """Write the report page of `profile` (against `baseline`, or against another of its own scenarios) to `path`.
+
+    `options` are those of `nsprof report`: scenario, baseline (a scenario's name), event, per, where (a Filter),
+    join_contexts, title; all optional. "-" is stdout. Raises NsprofError as the analysis does.
+    """
+    from nsprof.cli.flamegraph import write_text
+    from nsprof.render.page import report_page
+
+    write_text(report_page(page_content(profile, baseline, options)), path)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sides:
+    base: Side | None
+    new: Side
+
+    @property
+    def all(self) -> list[Side]:
+        return [self.base, self.new] if self.base else [self.new]
+
+
+def page_content(profile: Profile, baseline: Profile | None, options: Mapping[str, Any]) -> PageContent:
+    """Everything that the page shows, from one or two profiles."""
+    from nsprof import __version__, analyse
+    from nsprof.render.page_model import PageContent
+
+    sides = _choose(profile, baseline, options)
+    common: dict[str, Any] = {k: options.get(k) for k in ("event", "per", "where")}
+    common["join_contexts"] = bool(options.get("join_contexts"))
+    diff: DiffReport | None = None
+    if sides.base is not None:
+        diff = analyse.diff(
+            sides.base.profile,
+            sides.new.profile,
+            base_scenario=sides.base.scenario,
+            new_scenario=sides.new.scenario,
+            **common,
+        )
+        common["per"] = diff.measure.per or "total"  # the one that both sides have
+    reports = [analyse.report(s.profile, scenario=s.scenario, **common) for s in sides.all]
+    common["per"] = reports[-1].measure.per or "total"
+    missing: dict[str, str] = {}
+    per = reports[-1].measure.per if reports[-1].measure.per != "share" else ""
+    table = _table(sides, options, missing)
+    hop = _by_namespace(sides.new, common)
+    entries = html_facts.ledger(sides.base, sides.new, per)
+    if not entries:
+        missing["ledger"] = "no run counted copies, checksums or fragments (nsprof record --count adds them)."
+    return PageContent(
+        title=str(options.get("title") or _title(sides)),
+        report=reports[-1],
+        diff=diff,
+        table=table,
+        views=_views(sides, common, reports[-1].measure, missing),
+        ledger=entries,
+        ledger_per=per,
+        charts=_charts(sides, table, common),
+        topology=html_facts.topology(sides.new, per, hop),
+        environment=html_facts.environment(sides.all),
+        losses=html_facts.losses(sides.all, reports),
+        not_measurable=html_facts.not_measurable(sides.all),
+        missing=missing,
+        created=str(profile.meta.get("created") or ""),
+        version=__version__,
+    )
+
+
+# ---- which scenarios -----------------------------------------------------------------------------------------------
+
+
+def _side(profile: Profile, scenario: str) -> Side:
+    from nsprof.analyse.selection import choose_runs
+
+    return Side(profile, scenario, choose_runs(profile, scenario, None, hop=False))
+
+
+def _choose(profile: Profile, baseline: Profile | None, options: Mapping[str, Any]) -> _Sides:
+    """Two files: the scenario of each. One file: `scenario` against `baseline`, host or the first of the others."""
+    from nsprof.analyse.selection import choose_scenario, scenario_names
+
+    scenario, base_name = options.get("scenario"), options.get("baseline")
+    names = scenario_names(profile)
+    if baseline is not None:
+        base_names = scenario_names(baseline)
+        if base_name is None and len(base_names) > 1:
+            base_name = _host(base_names)
+        return _Sides(_side(baseline, choose_scenario(baseline, base_name)), _side(profile, _one(profile, scenario)))
+    if len(names) < 2 or (scenario is not None and base_name is None and _host(names) in (None, scenario)):
+        if base_name is not None:
+            raise UsageError(
+                f"one profile with one scenario ({', '.join(names)}): nothing to compare it with",
+                "name the baseline's file with --baseline",
+            )
+        return _Sides(None, _side(profile, choose_scenario(profile, scenario)))
+    base_name = choose_scenario(profile, base_name or _host(names) or names[0])
+    others = [n for n in names if n != base_name]
+    scenario = choose_scenario(profile, scenario) if scenario else others[-1]
+    return _Sides(_side(profile, base_name), _side(profile, scenario))
+
+
+def _host(names: tuple[str, ...]) -> str | None:
+    return next((n for n in names if n == "host" or n.endswith(":host")), None)
+
+
+def _one(profile: Profile, scenario: str | None) -> str:
+    from nsprof.analyse.selection import choose_scenario, scenario_names
+
+    names = scenario_names(profile)
+    if scenario is None and len(names) > 1:
+        scenario = next(n for n in reversed(names) if n != _host(names))
+    return choose_scenario(profile, scenario)
+
+
+def _title(sides: _Sides) -> str:
+    commands = dict.fromkeys(" ".join(r.command) for s in sides.all for r in s.run_objects if r.command)
+    what = f"{next(iter(commands))}: " if len(commands) == 1 else ""
+    if sides.base is None:
+        return what + sides.new.scenario
+    return f"{what}{sides.new.scenario} against {sides.base.scenario}"
+
+
+# ---- sections ------------------------------------------------------------------------------------------------------
+
+
+def _table(sides: _Sides, options: Mapping[str, Any], missing: dict[str, str]) -> ScenarioTable | None:
+    """The document-000 table of every scenario in the files; None where nothing compares."""
+    from nsprof import analyse
+
+    base = sides.base
+    profiles = list({id(s.profile): s.profile for s in sides.all}.values())
+    try:
+        return analyse.scenario_table(
+            profiles, baseline=base.scenario if base else None, event=options.get("event"), per=options.get("per")
+        )
+    except (EvidenceError, UsageError) as error:
+        missing["scenarios"] = error.message
+        return None
+
+
+def _by_namespace(side: Side, common: Mapping[str, Any]) -> CostReport | None:
+    """CPU by namespace, where a run had hop probes to know it."""
+    from nsprof import analyse
+
+    if not any("hop" in run.probes_on for run in side.profile.runs if run.scenario == side.plain_name):
+        return None
+    return analyse.report(side.profile, scenario=side.scenario, by="netns", **common)
+
+
+def _views(
+    sides: _Sides, common: Mapping[str, Any], measure: Measure, missing: dict[str, str]
+) -> tuple[FlameView, ...]:
+    """The difference, each side, splits by namespace, device and context, and the other events both sides have."""
+    from nsprof import analyse
+    from nsprof.render.page_model import FlameView
+
+    units = _units(sides, measure)
+    views: list[FlameView] = []
+
+    def both(label: str, **more: Any) -> None:
+        words = {**common, **more}
+        scales = units if "event" not in more and "by" not in more else ()
+        if sides.base is None:
+            tree = analyse.flame(sides.new.profile, scenario=sides.new.scenario, **words)
+            views.append(FlameView(f"{sides.new.scenario}{label}", tree, scales))
+            return
+        tree = analyse.flame_diff(
+            sides.base.profile,
+            sides.new.profile,
+            base_scenario=sides.base.scenario,
+            new_scenario=sides.new.scenario,
+            **words,
+        )
+        views.append(FlameView(f"difference{label}", tree, scales))
+
+    both("")
+    if sides.base is not None:
+        for side in (sides.new, sides.base):
+            tree = analyse.flame(side.profile, scenario=side.scenario, **common)
+            views.append(FlameView(side.scenario, tree))
+    for by, words in _SPLITS:
+        if _splits(sides, by):
+            both(f" {words}", by=by)
+    for event in _other_events(sides, measure.event):
+        try:
+            both(f": {event}", event=event)
+        except NsprofError as error:  # one event's lack must not cost the whole page
+            missing.setdefault("events", f"{event}: {error.message}")
+    return tuple(views)
+
+
+def _splits(sides: _Sides, by: str) -> bool:
+    """Whether a split says anything: hop splits need hop probes, contexts are always known."""
+    if by == "context":
+        return True
+    return all(any("hop" in r.probes_on for r in s.profile.runs) for s in sides.all)
+
+
+def _other_events(sides: _Sides, main: str) -> list[str]:
+    import numpy as np
+
+    found = []
+    for side in sides.all:
+        samples = side.profile.samples
+        rows = np.isin(samples.run, side.runs)
+        found.append({side.profile.events[i].name for i in np.unique(samples.event[rows]).tolist()})
+    return sorted(set.intersection(*found) - {main})[:_EVENTS]
+
+
+def _units(sides: _Sides, measure: Measure) -> tuple[Any, ...]:
+    """Other denominators for the same tree. A factor is the mean over runs of the ratio of both counts; where
+    that ratio varies by over 2 % between the runs of a side, the unit is left out rather than approximated."""
+    from nsprof.render.flamegraph_data import UnitScale
+    from nsprof.units import DENOMINATOR_NOUNS
+
+    scales = []
+    for other in _UNITS if measure.per in _UNITS else ():
+        if other == measure.per:
+            continue
+        factors = []
+        for side in sides.all:
+            runs = [(r.denominators.get(measure.per, 0.0), r.denominators.get(other, 0.0)) for r in side.run_objects]
+            ratios = [old / new for old, new in runs if new > 0]
+            if len(ratios) == len(runs) and ratios and max(ratios) <= 1.02 * min(ratios):
+                factors.append(math.fsum(ratios) / len(ratios))
+        if len(factors) == len(sides.all):
+            noun = DENOMINATOR_NOUNS[other]
+            scales.append(UnitScale(f"{measure.unit}/{noun}", measure.unit, noun, factors[-1], factors[0]))
+    return tuple(scales)
+
+
+def _charts(sides: _Sides, table: ScenarioTable | None, common: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Unit cost, throughput and CPU of every run of every scenario in the files."""
+    from nsprof.analyse.scenarios import cpu_pct
+    from nsprof.analyse.selection import scenario_names, view
+
+    costs, rates, busy = [], [], []
+    label, rate_unit = "", ""
+    for profile in {id(s.profile): s.profile for s in sides.all}.values():
+        for name in scenario_names(profile):
+            try:
+                chosen = view(profile, scenario=name, event=common["event"], per=common["per"], where=common["where"])
+            except EvidenceError:
+                continue  # a scenario whose runs all failed has no points; the table says so
+            label = label or chosen.measure.label
+            runs = chosen.run_objects
+            costs.append((name, chosen.totals().tolist()))
+            found = [
+                next(((v.value, v.unit) for v in r.values if v.name == "throughput"), (math.nan, "")) for r in runs
+            ]
+            rate_unit = rate_unit or next((unit for _, unit in found if unit), "")
+            rates.append((name, [v if unit == rate_unit else math.nan for v, unit in found]))
+            busy.append((name, [cpu_pct(r, r.dut_cpus) for r in runs]))
+    charts = (
+        html_facts.point_chart("Unit cost", label, costs, table, "unit_cost"),
+        html_facts.point_chart("Throughput", rate_unit, rates, table, "throughput"),
+        html_facts.point_chart("CPU usage", "%", busy, table, "cpu"),
+    )
+    return tuple(c for c in charts if c is not None)
