@@ -30,7 +30,8 @@ _HEADER = re.compile(
 )
 _REST = re.compile(rb"(?:(?P<period>\d{1,19})\s+)?(?P<event>[^\s:]+(?::[^\s:]+)*):(?:\s+(?P<more>.*))?$", re.DOTALL)
 _TRACE = re.compile(  # perf trace: milliseconds, comm/tid, event(payload)
-    rb"\s*(?P<time>\d{1,12}\.\d{3}) (?:\([^)]*\): )?(?P<comm>.{1,64})/(?P<tid>-?\d{1,10}) (?P<event>[\w-]+:[\w-]+)\(.*\)$"
+    rb"\s*(?P<time>\d{1,12}\.\d{3}) (?:\([^)]*\): )?(?P<comm>.{1,64})/(?P<tid>-?\d{1,10}) "
+    rb"(?P<event>[\w-]+:[\w-]+)\(.*\)$"
 )
 _FRAME = re.compile(
     rb"\s+(?P<ip>[0-9a-f]+)\s+(?P<name>\S.*?)?(?:\+0x[0-9a-f]+)? "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from nsprof.errors import ProfileFormatError
 from nsprof.model.profile import Event, FrameKind, Profile, Run
 from nsprof.store.importers import assemble as a
-from nsprof.store.importers.text import KERNEL_ENTRY, to_utf8
+from nsprof.store.importers.text import KERNEL_ENTRY, kernel_dso, to_utf8
 
 __all__ = ["import_speedscope", "looks_like"]
 
@@ -56,16 +57,23 @@ class _Tables:
         self.tasks: dict[tuple[int, int, str], int] = {}
         self.open_at_end = 0
 
-    def _frame(self, frame: dict[str, Any]) -> tuple[str, str]:
-        name, file, line = str(frame["name"]), frame.get("file"), frame.get("line")
-        return name, (f"{file}:{int(line)}" if line else str(file)) if file else ""
+    @staticmethod
+    def _frame(frame: dict[str, Any]) -> tuple[str, str, FrameKind, str]:
+        """(name, module, kind, source): a file without a line that is a DSO is the module."""
+        name, file, line = str(frame["name"]), str(frame.get("file") or ""), frame.get("line")
+        kind, module = kernel_dso(file)
+        if line or kind is FrameKind.UNKNOWN or (kind is FrameKind.USER and "/" in file):
+            return name, "", FrameKind.UNKNOWN, (f"{file}:{int(line)}" if line else file)
+        return name, module, kind, ""
 
     def stack(self, root_first: list[int]) -> int:
         """Number of a stack of frame numbers of the file."""
         named = [self.own[i] for i in reversed(root_first) if i >= 0 or self._bad(i)]
-        inferred = max((i for i, (n, _) in enumerate(named) if n in KERNEL_ENTRY), default=-1)
-        kinds = [FrameKind.KERNEL if i <= inferred else FrameKind.UNKNOWN for i in range(len(named))]
-        rows = [self.table.add(n, "", k, s) for (n, s), k in zip(named, kinds, strict=True)]
+        inferred = max((i for i, frame in enumerate(named) if frame[0] in KERNEL_ENTRY), default=-1)
+        rows = [
+            self.table.add(n, m, FrameKind.KERNEL if i <= inferred and k is FrameKind.UNKNOWN else k, s)
+            for i, (n, m, k, s) in enumerate(named)
+        ]
         key = tuple(rows or [self.table.add("[unknown]", "", FrameKind.UNKNOWN)])
         number = self.stacks.get(key)
         if number is None:
@@ -87,7 +95,7 @@ def _convert(data: dict[str, Any], name: str) -> tuple[Profile, bool]:
             Event("cpu-clock", "ns") if unit in _UNITS else Event("samples", "bytes" if unit == "bytes" else "count")
         )
         number = tables.events.setdefault(event, len(tables.events))
-        task = tables.tasks.setdefault((-1, -1, str(profile.get("name", ""))), len(tables.tasks))
+        task = tables.tasks.setdefault(_task(str(profile.get("name", ""))), len(tables.tasks))
         scale = _UNITS.get(unit, 1.0)
         if profile["type"] == "sampled":
             for stack, weight in zip(profile["samples"], profile["weights"], strict=True):
@@ -119,6 +127,15 @@ def _convert(data: dict[str, Any], name: str) -> tuple[Profile, bool]:
     meta = a.source_meta("speedscope", name, notes, exporter=str(data.get("exporter", "")))
     frames = tables.table.frames()
     return a.assemble(rows, frames, stacks, run=run, meta=meta), bool(notes)
+
+
+_THREAD = re.compile(r'(?:.*: )?(?:Thread (?:0x)?)(\d{1,18}) "(.*)"')
+
+
+def _task(name: str) -> tuple[int, int, str]:
+    """The task in a profile's name as py-spy writes it (`Thread 12 "comm"`), else the name itself."""
+    found = _THREAD.match(name)
+    return (-1, int(found[1]), found[2]) if found else (-1, -1, name)
 
 
 def _evented(tables: _Tables, profile: dict[str, Any], event: int, task: int, scale: float) -> None:

@@ -429,4 +429,4 @@ def _user_notes(resolver: Resolver) -> list[str]:
     if not missing:
         return []
     shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-    return [f"user symbols: [unknown] in {shown} (no file with the recorded build-id is here)"]
+    return [f"user symbols: [unknown] in {shown} (no file here has the recorded build-id and symbols)"]

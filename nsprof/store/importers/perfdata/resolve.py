@@ -233,18 +233,20 @@ class Resolver:
     def _in_map(self, where: Map, addresses: NDArray[np.uint64]) -> NDArray[np.uint32]:
         module = where.file if where.file.startswith(("[", "//")) else where.file.rsplit("/", 1)[-1]
         unknown = self._frame("[unknown]", module, FrameKind.USER, False)
-        out = np.full(len(addresses), unknown, "u4")
         table = self._elf(where)
         if table is None:
             self.user_missing.add(module)
-            return out
+            return np.full(len(addresses), unknown, "u4")
         self.user_files.add(module)
         offsets = addresses - U64(where.start) + U64(where.offset)
         at = table.find(table.from_offsets(offsets))
-        for index in np.unique(at[at >= 0]).tolist():
-            name = table.name(index)
-            out[at == index] = self._frame(name or "[unknown]", module, FrameKind.USER, bool(name))
-        return out
+        distinct, inverse = np.unique(at, return_inverse=True)
+        frames = np.full(len(distinct), unknown, "u4")
+        for row, index in enumerate(distinct.tolist()):
+            name = table.name(index) if index >= 0 else ""
+            if name:
+                frames[row] = self._frame(name, module, FrameKind.USER, True)
+        return frames[inverse.ravel()]
 
     def _elf(self, where: Map) -> ElfSymbols | None:
         """Symbols of a mapped file when the file (or its debug file) with the recorded build-id is here."""
