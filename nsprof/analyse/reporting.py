@@ -237,7 +237,7 @@ def _cpu_seconds(chosen: View) -> tuple[float, float]:
             run.cpu_busy_s
         )
         measured += sum(run.cpu_busy_s.get(c, 0.0) for c in cpus)
-    return measured or float("nan"), float(chosen.weight.sum()) / 1e9
+    return measured or float("nan"), (float(chosen.weight.sum()) + chosen.other_weight) / 1e9
 
 
 def _sum_alarm(chosen: View, measured: float, sampled: float) -> list[str]:

@@ -46,7 +46,8 @@ class Filter:
 
     `namespaces` are labels, inodes or `net:[inode]`; `devices` names or `NAMESPACE:DEVICE`; `contexts` names of
     `Context` in lower case; `tasks` comms or PIDs; `slices` first and last second of the run, inclusive. `side` is
-    whose CPUs are meant where a run tells them apart: "dut" (the device under test), "remote", "all".
+    whose CPUs are meant where a run tells them apart: "dut" (the device under test), "remote", "all". `everyone` counts
+    the tasks of namespaces that have no part in the scenario too (see `other_load`).
     """
 
     namespaces: tuple[str, ...] = ()
@@ -55,6 +56,7 @@ class Filter:
     cpus: tuple[int, ...] = ()
     tasks: tuple[str, ...] = ()
     slices: tuple[int, int] | None = None
+    everyone: bool = False
     side: Literal["dut", "remote", "all"] = "dut"
 
     @property
@@ -72,8 +74,8 @@ class Filter:
 class View:
     """The chosen samples. All arrays have one entry a kept sample row; `run` counts the chosen runs from 0.
 
-    `cost` is weight / denominator of the row's run, so a sum over one run is that run's unit cost. `idle_weight` is
-    what was left out as idle.
+    `cost` is weight / denominator of the row's run, so a sum over one run is that run's unit cost. `other_weight` is
+    what was left out as other load on the same CPUs.
     """
 
     profile: Profile
@@ -88,6 +90,7 @@ class View:
     count: NDArray[np.float64]
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    other_weight: float = 0.0
     _columns: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     def column(self, name: str) -> NDArray[Any]:
@@ -274,7 +277,9 @@ def view(
         per = "second"
     denominator = choose_denominator([objects], per)
     mask, cpus_note = _rows(profile, chosen, event_rows, where)
-    row = np.flatnonzero(mask)
+    others = mask & other_load(profile) if not where.everyone else np.zeros(len(mask), bool)
+    other_weight = float(profile.samples.weight[others].sum())
+    row = np.flatnonzero(mask & ~others)
     if not len(row):
         raise EvidenceError(f"no {found.name} samples left in scenario {name!r}", "loosen the filters")
     position = np.full(len(profile.runs), -1, "i8")
@@ -283,7 +288,8 @@ def view(
     weight = profile.samples.weight[row]
     scale = _scales(objects, denominator, where, np.bincount(run, weights=weight, minlength=len(chosen)))
     reference = next((r.reference for r in objects if r.reference), "")
-    notes = [note, cpus_note, _probe_note(profile, name, chosen, hop or where.needs_hop)]
+    other_note = _other_note(other_weight, float(weight.sum()))
+    notes = [note, cpus_note, other_note, _probe_note(profile, name, chosen, hop or where.needs_hop)]
     return View(
         profile,
         name,
@@ -296,6 +302,35 @@ def view(
         weight,
         profile.samples.count[row].astype("f8"),
         notes=tuple(filter(None, notes)),
+        other_weight=other_weight,
+    )
+
+
+def other_load(profile: Profile) -> NDArray[np.bool_]:
+    """Samples of tasks that have no part in the scenario: their namespace is none of those made for it.
+
+    Only where nsprof made the namespaces itself (they have roles) can that be told, and only of work in user or task
+    context: a softirq in a foreign task may well serve the scenario. Kernel threads and the idle task belong to the
+    initial namespace; what the idle task does (SCHED) is kept, since waking up is part of the path.
+    """
+    roles = np.array([False, *(bool(n.role) for n in profile.namespaces)])
+    samples = profile.samples
+    if not roles.any():
+        return np.zeros(len(samples), bool)
+    own = np.isin(samples.context, (Context.TASK, Context.USER)) & np.isin(
+        samples.hop_dir, (Direction.UNKNOWN, Direction.TASK)
+    )
+    foreign: NDArray[np.bool_] = own & (samples.task_ns != 0) & ~roles[samples.task_ns]
+    return foreign
+
+
+def _other_note(other: float, counted: float) -> str:
+    share = other / (other + counted) if other + counted > 0 else 0.0
+    if share < 0.001:
+        return ""
+    return (
+        f"other load: tasks outside the scenario's namespaces took {share:.1%} of the busy time; "
+        "not counted (--everyone counts them)"
     )
 
 

@@ -84,6 +84,7 @@ def filter_options(function: _F) -> _F:
             show_default=True,
             help="Whose CPUs: the device under test, the remote end, or all.",
         ),
+        click.option("--everyone", is_flag=True, help="Count tasks that have no part in the scenario, too."),
     )(function)
 
 
@@ -108,6 +109,7 @@ def filter_of(options: Mapping[str, Any]) -> Filter:
         tasks=options["task"],
         slices=_seconds(options["seconds"]),
         side=options["side"],
+        everyone=options["everyone"],
     )
 
 
