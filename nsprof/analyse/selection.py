@@ -46,7 +46,7 @@ class Filter:
 
     `namespaces` are labels, inodes or `net:[inode]`; `devices` names or `NAMESPACE:DEVICE`; `contexts` names of
     `Context` in lower case; `tasks` comms or PIDs; `slices` first and last second of the run, inclusive. `side` is
-    whose CPUs are meant where a run tells them apart: "dut" (the device under test), "remote", "all". `everyone` counts
+    whose CPUs are meant where a run tells them apart: "dut" (device under test), "remote", "all". `everyone` counts
     the tasks of namespaces that have no part in the scenario too (see `other_load`).
     """
 
