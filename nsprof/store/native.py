@@ -131,7 +131,8 @@ def _read(stream: IO[bytes], name: str) -> Profile:
         if error.message.startswith(name):
             raise
         raise ProfileFormatError(f"{name}: {error.message}", error.hint) from error
-    except (zipfile.BadZipFile, zlib.error, EOFError, struct.error, NotImplementedError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, struct.error, NotImplementedError, ValueError) as error:
+        # ValueError: text that is no UTF-8, numbers too large for their place.
         raise ProfileFormatError(
             f"{name}: truncated or damaged: {_one_line(error)}", "copy it again from where it was recorded"
         ) from error

@@ -332,6 +332,16 @@ def test_an_older_file_is_upgraded_step_by_step(saved: Path, monkeypatch: pytest
     assert store.load(saved).meta["seen"] == ["1->2", "2->3"]
 
 
+def test_text_that_is_none_is_refused(saved: Path, tmp_path: Path) -> None:
+    def edit(table: pa.Table) -> pa.Table:
+        raw = pa.array([b"\xff\xfe"] * table.num_rows, pa.binary())
+        text = pa.Array.from_buffers(pa.string(), table.num_rows, raw.buffers())
+        return table.set_column(table.column_names.index("comm"), "comm", text)
+
+    with pytest.raises(ProfileFormatError, match="damaged"):
+        store.load(rewritten(saved, tmp_path / "bad", table_change("tasks", edit)))
+
+
 def test_bombs_are_refused_before_they_unfold(saved: Path, tmp_path: Path) -> None:
     bomb = tmp_path / "bomb"
     with zipfile.ZipFile(saved) as archive:
@@ -391,15 +401,15 @@ def test_duckdb_and_pandas_read_the_tables_without_nsprof(saved: Path, tmp_path:
         archive.extractall(tmp_path / "tables")
     with duckdb.connect() as database:
         rows = database.execute(
-            f"""
-            SELECT r.scenario, f.name, sum(s.weight / d.value) / count(DISTINCT s.run) AS ns
-            FROM '{tmp_path}/tables/samples.parquet' s
-            JOIN '{tmp_path}/tables/runs.parquet' r ON r.run = s.run
-            JOIN '{tmp_path}/tables/denominators.parquet' d ON d.run = s.run AND d.name = 'transaction'
-            JOIN '{tmp_path}/tables/stacks.parquet' k ON k.stack = s.stack
-            JOIN '{tmp_path}/tables/frames.parquet' f ON f.frame = k.frames[1]
-            GROUP BY ALL ORDER BY ns DESC
             """
+            SELECT r.scenario, f.name, sum(s.weight / d.value) / count(DISTINCT s.run) AS ns
+            FROM 'TABLES/samples.parquet' s
+            JOIN 'TABLES/runs.parquet' r ON r.run = s.run
+            JOIN 'TABLES/denominators.parquet' d ON d.run = s.run AND d.name = 'transaction'
+            JOIN 'TABLES/stacks.parquet' k ON k.stack = s.stack
+            JOIN 'TABLES/frames.parquet' f ON f.frame = k.frames[1]
+            GROUP BY ALL ORDER BY ns DESC
+            """.replace("TABLES", str(tmp_path / "tables"))
         ).fetchall()
     assert ("host", "finish_task_switch.isra.0") in [row[:2] for row in rows]
     import pandas as pd

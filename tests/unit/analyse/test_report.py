@@ -1,0 +1,364 @@
+"""`report`: known answers from profiles whose costs are known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from nsprof.analyse import Filter, report
+from nsprof.errors import EvidenceError, UsageError
+from nsprof.model.builder import ProfileBuilder
+from nsprof.model.profile import Context, Event, FrameKind, Lateness, Losses, Profile, Run, Samples
+from nsprof.model.results import CostReport, FunctionRow
+from tests.profiles import CLOCK, HOST_COSTS, bench_profile, bridge_costs, one_run, stack_of
+
+
+def function(result: CostReport, name: str) -> FunctionRow:
+    return next(f for f in result.functions if f.name == name)
+
+
+def profile_of(*rows: tuple[str, float], **columns: object) -> Profile:
+    """One run of 1,000 transactions in 10 s; rows are (stack, ns a transaction)."""
+    builder = ProfileBuilder()
+    builder.event(CLOCK)
+    stacks = [stack_of(builder, text) for text, _ in rows]
+    builder.samples(
+        Samples.build(len(rows), stack=stacks, weight=[c * 1000 for _, c in rows], count=1, context=2, **columns)
+    )
+    builder.runs.append(Run("s", duration_s=10, cpus=1, denominators={"transaction": 1000, "second": 10}))
+    return builder.build()
+
+
+def test_self_and_total_costs_are_the_ones_put_in() -> None:
+    result = report(bench_profile(seed=None), scenario="host")
+    assert result.measure.label == "ns/transaction"
+    assert result.total == pytest.approx(sum(HOST_COSTS.values()))
+    for text, cost in HOST_COSTS.items():
+        leaf = text.split(" < ")[0].replace(".isra.0", "")
+        assert function(result, leaf).self_cost == pytest.approx(cost)
+    assert sum(f.self_cost for f in result.functions) == pytest.approx(result.total)
+    assert sum(c.cost for c in result.categories) == pytest.approx(result.total)
+
+
+def test_the_sender_does_not_own_the_receiver_that_runs_inside_it() -> None:
+    """One-CPU UDP request/response: udp_sendmsg's total excludes udp_rcv, which runs in its local_bh_enable."""
+    profile = bench_profile(seed=None)
+    sending = sum(v for k, v in HOST_COSTS.items() if "udp_sendmsg" in k and "handle_softirqs" not in k)
+    receiving = sum(v for k, v in HOST_COSTS.items() if "handle_softirqs" in k)
+    apart = report(profile, scenario="host")
+    assert function(apart, "udp_sendmsg").total_cost == pytest.approx(sending)
+    assert function(apart, "handle_softirqs").total_cost == pytest.approx(receiving)
+    assert not any(f.name in ("do_softirq", "__local_bh_enable_ip") for f in apart.functions)
+    joined = report(profile, scenario="host", join_contexts=True)
+    assert function(joined, "udp_sendmsg").total_cost == pytest.approx(sending + receiving)
+
+
+def test_the_leafmost_interrupt_entry_decides() -> None:
+    result = report(
+        profile_of(("tick_sched_timer < sysvec_apic_timer_interrupt < ip_rcv < handle_softirqs < udp_sendmsg", 5.0))
+    )
+    assert function(result, "sysvec_apic_timer_interrupt").total_cost == 5.0
+    assert not any(f.name in ("ip_rcv", "handle_softirqs", "udp_sendmsg") for f in result.functions)
+
+
+def test_recursion_counts_once_a_stack() -> None:
+    result = report(profile_of(("f < g < f < g < f", 7.0), ("g < f", 1.0)))
+    assert function(result, "f").total_cost == 8.0
+    assert function(result, "f").self_cost == 7.0
+    assert function(result, "g").total_cost == 8.0
+    assert function(result, "f").total_share == pytest.approx(1.0)
+
+
+def test_compiler_suffixes_are_one_function() -> None:
+    result = report(profile_of(("f.isra.0 < g", 1.0), ("f.constprop.1.cold < g", 2.0), ("f < g", 4.0)))
+    assert [(f.name, f.self_cost) for f in result.functions if f.self_cost] == [("f", 7.0)]
+
+
+def test_idle_time_is_not_in_shares() -> None:
+    without = report(bench_profile(seed=None), scenario="host")
+    with_idle = report(bench_profile(seed=None, idle_s=5.0), scenario="host")
+    assert with_idle.total == pytest.approx(without.total)
+    assert not any("idle" in f.name for f in with_idle.functions)
+    assert sum(f.self_share for f in with_idle.functions) == pytest.approx(1.0)
+
+
+def test_units_follow_the_denominator() -> None:
+    profile = bench_profile(seed=None)
+    whole = sum(HOST_COSTS.values())
+    assert report(profile, scenario="host", per="skb").total == pytest.approx(whole / 2)
+    assert report(profile, scenario="host", per="packet").measure.per == "skb"
+    assert report(profile, scenario="host", per="packet").measure.reference == "w0 in host (rx+tx)"
+    assert report(profile, scenario="host", per="second").total == pytest.approx(whole * 2000)
+    assert report(profile, scenario="host", per="share").total == pytest.approx(100.0)
+    assert report(profile, scenario="host", per="total").total == pytest.approx(whole * 20_000)
+    with pytest.raises(EvidenceError, match=r"datagram.*not counted"):
+        report(profile, scenario="host", per="datagram")
+    with pytest.raises(UsageError, match="furlong"):
+        report(profile, scenario="host", per="furlong")
+
+
+def test_frequency_and_length_do_not_change_unit_costs() -> None:
+    """499 and 997 Hz, 5 and 20 s: weights are in ns, so unit costs agree."""
+    builder = ProfileBuilder()
+    fast = Event("cpu-clock", "ns", "sampled", period=1_003_009, frequency_hz=997)
+    one_run(builder, "host", HOST_COSTS, transactions=5_000, duration_s=5)
+    one_run(builder, "host", HOST_COSTS, transactions=80_000, duration_s=20, event=fast)
+    result = report(builder.build(), scenario="host", by="run")
+    assert len(result.groups) == 2
+    assert result.groups[0].cost == pytest.approx(result.groups[1].cost)
+    assert result.total == pytest.approx(sum(HOST_COSTS.values()))
+
+
+def test_cost_figures_come_from_runs_without_hop_probes() -> None:
+    dear = {k: v * 1.5 for k, v in HOST_COSTS.items()}
+    builder = ProfileBuilder()
+    one_run(builder, "host", HOST_COSTS)
+    one_run(builder, "host", dear, hop=True)
+    profile = builder.build()
+    assert report(profile).total == pytest.approx(sum(HOST_COSTS.values()))
+    split = report(profile, by="netns")
+    assert split.total == pytest.approx(1.5 * sum(HOST_COSTS.values()))
+    assert any("hop probes" in note for note in split.notes)
+
+
+def test_failed_and_warm_up_runs_are_left_out() -> None:
+    builder = ProfileBuilder()
+    one_run(builder, "host", HOST_COSTS)
+    one_run(builder, "host", bridge_costs(), warmup=True)
+    one_run(builder, "host", bridge_costs(), failed="netperf died")
+    assert report(builder.build()).runs == 1
+    only_failed = builder.build().with_(runs=tuple(r for r in builder.runs if r.failed) * 3)
+    with pytest.raises(EvidenceError, match="netperf died"):
+        report(only_failed)
+
+
+def test_late_samples_are_shown_and_marked() -> None:
+    result = report(bench_profile(seed=None), scenario="host")
+    row = function(result, "_raw_spin_unlock_irqrestore")
+    assert row.skid_share == 1.0
+    assert row.category == "syscall and socket"  # the section that ended there is sock_def_readable's
+    assert result.skid_share == pytest.approx(180 / sum(HOST_COSTS.values()))
+    assert function(result, "fib_table_lookup").skid_share == 0.0
+
+
+def test_adding_up_is_checked_against_the_measured_cpu_time() -> None:
+    profile = bench_profile(runs=1, seed=None)
+    good = report(profile, scenario="host")
+    assert good.sampled_cpu_s == pytest.approx(good.measured_cpu_s)
+    assert good.alarms == ()
+    from dataclasses import replace
+
+    for factor, alarmed in ((1.01, False), (1.03, True), (0.9, True)):
+        runs = tuple(replace(r, cpu_busy_s={0: r.cpu_busy_s[0] * factor, 1: 1.0}) for r in profile.runs)
+        alarms = report(profile.with_(runs=runs), scenario="host").alarms
+        assert any("add up" in a for a in alarms) == alarmed
+    filtered = report(profile, scenario="host", where=Filter(contexts=("softirq",)))
+    assert math.isnan(filtered.measured_cpu_s)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"losses": Losses(expected=1000, seen=980, map_full=20)}, "lost 2.0% of its samples .map full 20"),
+        ({"cpu_steal_s": 0.5}, "steal"),
+        ({"losses": Losses(expected=100, seen=100, stack_collisions=5)}, "no call stack"),
+    ],
+)
+def test_what_spoils_a_run_is_an_alarm(fields: dict[str, object], words: str) -> None:
+    builder = ProfileBuilder()
+    one_run(builder, "host", HOST_COSTS, **fields)
+    assert any(__import__("re").search(words, a) for a in report(builder.build()).alarms)
+
+
+def test_unknown_losses_stay_unknown() -> None:
+    builder = ProfileBuilder()
+    one_run(builder, "host", HOST_COSTS, losses=Losses(expected=-1, seen=5))
+    result = report(builder.build())
+    assert math.isnan(result.lost_share)
+    assert any("could not be known" in n for n in result.notes)
+
+
+def test_the_device_under_test_is_the_headline_and_the_remote_end_apart() -> None:
+    builder = ProfileBuilder()
+    one_run(builder, "host", HOST_COSTS)
+    extra = Samples.build(1, cpu=1, stack=0, context=2, count=1, weight=20_000 * 100.0)
+    builder.samples(extra)
+    profile = builder.build()
+    host = sum(HOST_COSTS.values())
+    assert report(profile).total == pytest.approx(host)
+    assert report(profile, where=Filter(side="remote")).total == pytest.approx(100.0)
+    assert report(profile, where=Filter(side="all")).total == pytest.approx(host + 100.0)
+
+
+def test_splits_add_up_and_unknown_is_a_group() -> None:
+    profile = bench_profile(runs=1, hop_runs=1, seed=None)
+    for by in ("netns", "device", "hop", "context", "category", "task", "cpu"):
+        result = report(profile, scenario="veth-bridge", by=by)
+        assert sum(g.cost for g in result.groups) == pytest.approx(result.total), by
+        assert sum(g.share for g in result.groups) == pytest.approx(1.0), by
+    spaces = {g.label: g.cost for g in report(profile, scenario="veth-bridge", by="netns").groups}
+    inside = sum(v for k, v in bridge_costs().items() if k.startswith(("br_", "fdb_", "veth_")))
+    assert spaces["c0"] == pytest.approx(inside)
+    without = bench_profile(runs=1, seed=None)
+    result = report(without, scenario="veth-bridge", by="netns")
+    softirq = sum(v for k, v in bridge_costs().items() if "handle_softirqs" in k)
+    assert {g.label: g.cost for g in result.groups}["unknown"] == pytest.approx(softirq)
+    assert result.unknown_share == pytest.approx(softirq / result.total)
+    with pytest.raises(UsageError, match="cannot split by"):
+        report(without, scenario="host", by="colour")
+
+
+def test_two_pods_with_an_eth0_each_are_two_devices() -> None:
+    from nsprof.model.profile import Device, Direction, Namespace
+
+    builder = ProfileBuilder()
+    builder.event(CLOCK)
+    pods = [builder.namespace(Namespace(i, i, name=f"pod{i}")) for i in (1, 2)]
+    devices = [builder.device(Device(p, 2, "eth0")) for p in pods]
+    stack = stack_of(builder, "veth_xmit < handle_softirqs")
+    builder.samples(
+        Samples.build(
+            2, stack=stack, context=3, hop_ns=pods, hop_dev=devices, hop_dir=Direction.RX, count=1, weight=[1.0, 3.0]
+        )
+    )
+    builder.runs.append(Run("s", duration_s=1, cpus=1, denominators={"second": 1}, probes_on=("hop",)))
+    profile = builder.build()
+    assert [(g.label, g.cost) for g in report(profile, by="device").groups] == [
+        ("pod2:eth0", 3.0),
+        ("pod1:eth0", 1.0),
+    ]
+    assert report(profile, where=Filter(devices=("pod1:eth0",))).total == 1.0
+    assert report(profile, where=Filter(devices=("eth0",))).total == 4.0
+
+
+def test_a_reused_inode_is_two_rows() -> None:
+    from nsprof.model.profile import Namespace
+
+    builder = ProfileBuilder()
+    builder.event(CLOCK)
+    pods = [builder.namespace(Namespace(4026532001, cookie, name="")) for cookie in (5, 9)]
+    stack = stack_of(builder, "f")
+    builder.samples(Samples.build(2, stack=stack, context=2, task_ns=pods, count=1, weight=[1.0, 3.0]))
+    builder.runs.append(Run("s", duration_s=1, cpus=1, denominators={"second": 1}))
+    groups = report(builder.build(), by="netns").groups
+    assert len(groups) == 2
+    assert len({g.key for g in groups}) == 2
+
+
+def test_filters_keep_what_they_name() -> None:
+    profile = bench_profile(seed=None, hop_runs=1)
+    everything = report(profile, scenario="veth-bridge").total
+    softirq = report(profile, scenario="veth-bridge", where=Filter(contexts=("softirq",))).total
+    task = report(profile, scenario="veth-bridge", where=Filter(contexts=("task",))).total
+    assert softirq + task == pytest.approx(everything)
+    assert report(profile, scenario="veth-bridge", where=Filter(tasks=("netperf",))).total == pytest.approx(
+        everything
+    )
+    assert report(profile, scenario="veth-bridge", where=Filter(tasks=("100",))).total == pytest.approx(everything)
+    c0 = report(profile, scenario="veth-bridge", where=Filter(namespaces=("c0",))).total
+    host = report(profile, scenario="veth-bridge", where=Filter(namespaces=("net:[4026531840]",))).total
+    assert c0 + host == pytest.approx(everything)
+    for bad, words in [
+        (Filter(namespaces=("c1",)), "there are: host, c0"),
+        (Filter(devices=("eth1",)), "no device"),
+        (Filter(contexts=("sofirq",)), "no context"),
+        (Filter(tasks=("nobody",)), "no task"),
+    ]:
+        with pytest.raises(UsageError) as caught:
+            report(profile, scenario="veth-bridge", where=bad)
+        assert words in str(caught.value)
+    with pytest.raises(EvidenceError, match="no cpu-clock samples left"):
+        report(profile, scenario="host", where=Filter(contexts=("hardirq",)))
+
+
+def test_part_of_a_run_has_a_cost_a_second_only() -> None:
+    builder = ProfileBuilder()
+    builder.event(CLOCK)
+    stack = stack_of(builder, "f")
+    builder.samples(
+        Samples.build(10, stack=stack, context=2, slice=np.arange(10), count=1, weight=np.arange(10) * 100.0)
+    )
+    builder.runs.append(Run("s", duration_s=10, cpus=1, denominators={"transaction": 10, "second": 10}))
+    profile = builder.build()
+    part = report(profile, where=Filter(slices=(2, 4)))
+    assert part.measure.per == "second"
+    assert part.total == pytest.approx((200 + 300 + 400) / 3)
+    with pytest.raises(UsageError, match=r"part of a run"):
+        report(profile, where=Filter(slices=(2, 4)), per="transaction")
+    with pytest.raises((UsageError, EvidenceError)):
+        report(profile, where=Filter(slices=(20, 30)))
+
+
+def test_different_events_are_never_added() -> None:
+    builder = ProfileBuilder()
+    one_run(builder, "s", HOST_COSTS)
+    one_run(builder, "s", {"f < g": 3.0}, event=Event("cache-misses", "misses"))
+    profile = builder.build()
+    clock, misses = report(profile), report(profile, event="cache-misses")
+    assert clock.measure.unit == "ns"
+    assert clock.total == pytest.approx(sum(HOST_COSTS.values()) / 2)  # of two runs one had no such samples
+    assert misses.measure.label == "misses/transaction"
+    assert any("never added" in n for n in clock.notes)
+    assert math.isnan(misses.measured_cpu_s)
+    with pytest.raises(UsageError, match="did you mean"):
+        report(profile, event="cache-miss")
+
+
+def test_stacks_that_are_not_there_stay_unknown() -> None:
+    builder = ProfileBuilder()
+    builder.event(CLOCK)
+    empty = builder.stack([])
+    builder.samples(
+        Samples.build(
+            3, stack=empty, context=[Context.USER, Context.UNKNOWN, Context.TASK], count=1, weight=[4, 1, 1]
+        )
+    )
+    builder.runs.append(Run("s", duration_s=1, cpus=1, denominators={"second": 1}))
+    result = report(builder.build())
+    assert {f.name: f.self_cost for f in result.functions} == {"[user]": 4.0}
+    assert result.unknown_share == pytest.approx(2 / 6)
+    assert {c.name: c.cost for c in result.categories} == {"user": 4.0, "unknown": 2.0}
+    assert result.covered_share == 0.0
+
+
+def test_the_profilers_own_frames_are_a_class_of_their_own() -> None:
+    builder = ProfileBuilder()
+    builder.event(CLOCK)
+    frames = [
+        builder.frame("htab_map_update_elem"),
+        builder.frame("bpf_prog_hop_rx", "", FrameKind.PROFILER),
+        builder.frame("__netif_receive_skb_core"),
+        builder.frame("handle_softirqs"),
+    ]
+    stack = builder.stack(frames)
+    builder.samples(Samples.build(1, stack=stack, context=3, count=1, weight=5.0, lateness=Lateness.ON_TIME))
+    builder.runs.append(Run("s", duration_s=1, cpus=1, denominators={"second": 1}))
+    assert [(c.name, c.cost) for c in report(builder.build()).categories] == [("profiler", 5.0)]
+
+
+def test_several_scenarios_must_be_named() -> None:
+    with pytest.raises(UsageError, match=r"2 scenarios \(host, veth-bridge\)"):
+        report(bench_profile())
+    with pytest.raises(UsageError) as caught:
+        report(bench_profile(), scenario="veth-bridg")
+    assert "veth-bridge" in caught.value.hint
+
+
+def test_the_same_scenario_on_two_kernels_is_two_scenarios() -> None:
+    builder = ProfileBuilder()
+    one_run(builder, "host", HOST_COSTS, kernel="6.1")
+    one_run(builder, "host", bridge_costs(), kernel="6.12")
+    profile = builder.build()
+    assert report(profile, scenario="6.1:host").total == pytest.approx(sum(HOST_COSTS.values()))
+    assert report(profile, scenario="6.12:host").total == pytest.approx(sum(bridge_costs().values()))
+    with pytest.raises(UsageError, match="several kernels"):
+        report(profile, scenario="host")
+
+
+def test_an_interval_needs_two_runs() -> None:
+    assert function(report(bench_profile(runs=1), scenario="host"), "fib_table_lookup").self_interval is None
+    three = function(report(bench_profile(runs=3), scenario="host"), "fib_table_lookup").self_interval
+    assert three is not None
+    assert three.low < 300 < three.high + 10
