@@ -138,10 +138,15 @@ def _flush() -> None:
     sys.stdout.flush()
 
 
+def _printable(text: str) -> str:
+    """Names of files, commands and devices may hold anything: no escape sequence of theirs reaches a terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def _say(error: NsprofError) -> None:
-    click.echo(f"nsprof: {error.message}", err=True)
+    click.echo(f"nsprof: {_printable(error.message)}", err=True)
     if error.hint:
-        click.echo(f"  hint: {error.hint}", err=True)
+        click.echo(f"  hint: {_printable(error.hint)}", err=True)
     details = getattr(error, "details", "")
     if details:
         click.echo("  (the verifier's words: run again with --debug)", err=True)

@@ -298,9 +298,9 @@ _TOOLS: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
     ("bpftool", ("bpftool",), "headers for BCC from the kernel's BTF", "apt install bpftool"),
     (
         "qemu",
-        ("qemu-system-x86_64", "busybox"),
+        ("qemu-system-x86_64", "busybox", "cpio"),
         "'nsprof vm' and 'nsprof simulate'",
-        "apt install qemu-system-x86 busybox-static",
+        "apt install qemu-system-x86 busybox-static cpio",
     ),
     ("cc", ("gcc|cc|clang",), "building the simulator's QEMU plugin", "apt install gcc"),
 )

@@ -1,0 +1,18 @@
+"""`nsprof doctor` on kernels that allow what a locked-down host does not: every kind of probe runs."""
+
+from __future__ import annotations
+
+from nsprof.collect import cputime, preflight
+
+
+def test_every_rung_is_found_to_work() -> None:
+    rows = {row.key: row for row in preflight.checks()}
+    probes = ("raw_tracepoint", "kernel_reads", "tp_btf", "fentry", "kprobe", "tracepoint")
+    assert {key: rows[key].detail for key in probes} == dict.fromkeys(probes, "works")
+    assert rows["lockdown"].state == "yes"
+    assert rows["pmu"].state == "no"  # QEMU's TCG has none
+    assert preflight.can_record(tuple(rows.values()))
+
+
+def test_cpu_time_is_known_in_nanoseconds() -> None:
+    assert cputime.read().source == "/proc/timer_list"
