@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nsprof.cli import html_facts
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from nsprof.model.results import CostReport, DiffReport, Measure, ScenarioTable
     from nsprof.render.page_model import FlameView, PageContent
 
-__all__ = ["page_content", "write_page"]
+__all__ = ["page_content", "write_page", "write_report"]
 
 #: Denominators offered in the flame graph's unit list, beside the one of the report.
 _UNITS = ("transaction", "operation", "datagram", "skb", "segment", "kb")
@@ -34,6 +35,32 @@ def write_page(profile: Profile, baseline: Profile | None, path: str, options: M
     from nsprof.render.page import report_page
 
     write_text(report_page(page_content(profile, baseline, options)), path)
+
+
+def write_report(profile: Profile, path: str, options: Mapping[str, Any], *, strict: bool = False) -> int:
+    """`nsprof report --html`: `--baseline` is a scenario of the profile, or else the file of another profile.
+
+    Returns the exit status: 1 with `strict` where the report has alarms.
+    """
+    import click
+
+    from nsprof.analyse.selection import scenario_names
+    from nsprof.cli.common import open_profile
+    from nsprof.cli.flamegraph import write_text
+    from nsprof.render.page import report_page
+
+    words = dict(options)
+    baseline: Profile | None = None
+    name = words.get("baseline")
+    scenarios = {*scenario_names(profile), *(n.partition(":")[2] for n in scenario_names(profile))}
+    if name and name not in scenarios and (Path(name).exists() or name.endswith(".nsprof")):
+        baseline, words["baseline"] = open_profile(name), None
+    content = page_content(profile, baseline, words)
+    text = report_page(content)
+    write_text(text, path)
+    if path != "-":
+        click.echo(f"report page: {path} ({len(text.encode()) / 1e6:.1f} MB)", err=True)
+    return int(strict and bool(content.report and content.report.alarms))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

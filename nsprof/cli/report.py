@@ -26,6 +26,12 @@ __all__ = ["command"]
 @click.option(
     "--baseline", metavar="NAME", help="Scenario that the table of scenarios compares with (default: host)."
 )
+@click.option(
+    "--html",
+    metavar="FILE",
+    type=click.Path(),
+    help="Write the report page; --baseline may be another profile's file.",
+)
 @measure_options
 @filter_options
 @output_options
@@ -44,6 +50,10 @@ def command(profile: str | None, form: str | None, limit: int, strict: bool, **o
     from nsprof.render import text
 
     data = open_profile(profile)
+    if options["html"]:
+        from nsprof.cli.html_report import write_report
+
+        return write_report(data, options["html"], {**options, "where": filter_of(options)}, strict=strict)
     names = scenario_names(data)
     chosen: list[str | None] = [options["scenario"]] if options["scenario"] else [*names] or [None]
     reports = [
