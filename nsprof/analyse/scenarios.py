@@ -22,7 +22,15 @@ __all__ = ["change_pct", "cpu_pct", "scenario_table"]
 #: When throughputs differ by more than this, CPU at unequal work misleads and the unit cost is the headline.
 EQUAL_WORK = 0.01
 #: Workload values that are the throughput, in the order of preference.
-_THROUGHPUT = ("throughput", "transaction_rate", "transactions_per_second", "rate", "bandwidth", "packets_per_second")
+_THROUGHPUT = (
+    "throughput",
+    "throughput_received",
+    "transaction_rate",
+    "throughput_total",
+    "throughput_sent",
+    "rate",
+    "packets_per_second",
+)
 _RETRANSMITS = ("Tcp.RetransSegs", "TcpRetransSegs", "RetransSegs")
 
 
