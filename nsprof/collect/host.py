@@ -83,10 +83,14 @@ def snapshot(namespaces: Mapping[str, str | None] | None = None, *, tools: bool 
 
 
 def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
-    """Dotted keys whose values differ between two snapshots (or were there in one only), sorted."""
+    """Dotted keys whose values differ between two snapshots (or were there in one only), sorted.
+
+    The load is left out, since it always differs.
+    """
     flat_before, flat_after = dict(_flat(before)), dict(_flat(after))
     keys = flat_before.keys() | flat_after.keys()
-    return tuple(sorted(key for key in keys if flat_before.get(key) != flat_after.get(key)))
+    moved = (key for key in keys if flat_before.get(key) != flat_after.get(key))
+    return tuple(sorted(key for key in moved if key != "machine.load_average"))
 
 
 def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

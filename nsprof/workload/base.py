@@ -94,6 +94,8 @@ class Driver:
     package_hint: ClassVar[str] = ""
     server_program: ClassVar[str] = ""
     default_port: ClassVar[int] = 0
+    #: What to do about a taken port, where the tool has no -p.
+    port_hint: ClassVar[str] = ""
     #: One server process serves one client at a time (iperf3).
     server_per_client: ClassVar[bool] = False
 
@@ -137,7 +139,9 @@ class Driver:
     def _server(self, place: Place, index: int) -> Iterator[tuple[int, int]]:
         asked = self.asked_port()
         fixed = asked if self.server_per_client is False or index == 0 else 0
-        port = ready.free_port(place.netns_path, fixed, self.default_port + index, program=self.server_program)
+        port = ready.free_port(
+            place.netns_path, fixed, self.default_port + index, program=self.server_program, hint=self.port_hint
+        )
         argv = self.server_argv(port, 6 if ":" in place.address else 4)
         with tempfile.TemporaryFile() as said:
             child = process.start(

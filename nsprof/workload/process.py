@@ -129,33 +129,48 @@ def pass_through(job: Job, *, copy: bool, timeout_s: float = 0.0, package_hint: 
     so are SIGINT and SIGQUIT unless the terminal sends them to the command by itself.
     """
     on_terminal = _is_terminal(0)
+    early: list[int] = []  # signals that arrive before there is a command to hand them to
+    started: list[_Tee] = []
+
+    def forward(number: int) -> None:
+        if on_terminal and number in (signal.SIGINT, signal.SIGQUIT):
+            return
+        if not started:
+            early.append(number)
+        for tee in started:
+            tee.signal(number)
+
     with ExitStack() as stack:
-        taps = [_tap(fd) for fd in (1, 2)] if copy else []
-        readers = [stack.enter_context(os.fdopen(reader, "rb", buffering=0)) for reader, _ in taps]
-        with ExitStack() as writers, _package(package_hint):
-            for _, writer in taps:
-                writers.callback(os.close, writer)
-            child = spawn(
-                job.argv,
-                netns=job.netns,
-                cpus=job.cpus,
-                stdout=taps[0][1] if taps else None,
-                stderr=taps[1][1] if taps else None,
-                # On a terminal the command stays in our group, else it could neither read nor be stopped by ^Z.
-                new_group=not on_terminal,
-            )
-        tee = _Tee(child, job.argv, group=not on_terminal)
-        stack.callback(tee.kill_rest)
-        for target, reader_file in enumerate(readers, start=1):
-            tee.watch(reader_file, target)
-
-        def forward(number: int) -> None:
-            if not (on_terminal and number in (signal.SIGINT, signal.SIGQUIT)):
-                tee.signal(number)
-
-        with _forwarding(forward):
-            _attend([tee], timeout_s)
+        stack.enter_context(_forwarding(forward))
+        tee = _begin_plain(job, stack, copy=copy, own_group=not on_terminal, package_hint=package_hint)
+        started.append(tee)
+        for number in early:
+            tee.signal(number)
+        _attend([tee], timeout_s)
     return tee.end(timeout_s)
+
+
+def _begin_plain(job: Job, stack: ExitStack, *, copy: bool, own_group: bool, package_hint: str) -> _Tee:
+    """Start the command of `pass_through`; `stack` closes what belongs to it."""
+    taps = [_tap(fd) for fd in (1, 2)] if copy else []
+    readers = [stack.enter_context(os.fdopen(reader, "rb", buffering=0)) for reader, _ in taps]
+    with ExitStack() as writers, _package(package_hint):
+        for _, writer in taps:
+            writers.callback(os.close, writer)
+        child = spawn(
+            job.argv,
+            netns=job.netns,
+            cpus=job.cpus,
+            stdout=taps[0][1] if taps else None,
+            stderr=taps[1][1] if taps else None,
+            # On a terminal the command stays in our group, else it could neither read nor be stopped by ^Z.
+            new_group=own_group,
+        )
+    tee = _Tee(child, job.argv, group=own_group)
+    stack.callback(tee.kill_rest)
+    for target, reader in enumerate(readers, start=1):
+        tee.watch(reader, target)
+    return tee
 
 
 @dataclass

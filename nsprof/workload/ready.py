@@ -20,7 +20,7 @@ _LISTEN = "0A"  # TCP_LISTEN in include/net/tcp_states.h
 _POLL_S = 0.003
 
 
-def free_port(netns: str | os.PathLike[str] | None, asked: int, default: int, *, program: str) -> int:
+def free_port(netns: str | os.PathLike[str] | None, asked: int, default: int, *, program: str, hint: str = "") -> int:
     """A TCP port that nobody has bound in the namespace: `asked` (or an error), else `default`, else any.
 
     Raises WorkloadError when the asked port is taken.
@@ -31,7 +31,7 @@ def free_port(netns: str | os.PathLike[str] | None, asked: int, default: int, *,
             if reason:
                 raise WorkloadError(
                     f"{program}: port {asked} cannot be used in {netns or 'this namespace'}: {reason}",
-                    "choose another with -p, or leave -p out and nsprof finds a free one",
+                    hint or "choose another with -p, or leave -p out and nsprof finds a free one",
                 )
             return asked
         if not _bind_error(default):

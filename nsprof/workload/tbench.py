@@ -31,6 +31,7 @@ class Tbench(Driver):
     package_hint: ClassVar[str] = "tbench: apt install dbench"
     server_program: ClassVar[str] = "tbench_srv"
     default_port: ClassVar[int] = 7003
+    port_hint: ClassVar[str] = "stop what listens there (ss -ltnp 'sport = 7003'): tbench knows no other port"
 
     def asked_port(self) -> int:
         return self.default_port

@@ -95,7 +95,7 @@ def test_namespace_that_cannot_be_entered_says_why() -> None:
 
 
 def test_changed_names_the_keys() -> None:
-    before = {"a": {"x": 1, "y": [1]}, "b": "same"}
-    after = {"a": {"x": 2, "y": [1]}, "b": "same", "c": None, "d": {"e": 5}}
+    before = {"a": {"x": 1, "y": [1]}, "b": "same", "machine": {"load_average": ["0.1"]}}
+    after = {"a": {"x": 2, "y": [1]}, "b": "same", "c": None, "d": {"e": 5}, "machine": {"load_average": ["9"]}}
     assert host.changed(before, after) == ("a.x", "d.e")
     assert host.changed(before, before) == ()

@@ -10,8 +10,11 @@ import pytest
 
 @pytest.mark.parametrize("word", [b"/nowhere/\xff\n\x1b[31mx", b"../no such", b"a'b\"c", b"<script>", b"$(id)"])
 def test_missing_command_is_one_printable_line(word: bytes) -> None:
-    program = "from nsprof.cli import main\nfrom nsprof import workload\nimport sys\n" \
-        "try:\n workload.run_plain(sys.argv[1:])\nexcept main.NsprofError as e:\n main._say(e); sys.exit(e.exit_code)"  # fmt: skip
+    program = (
+        "from nsprof.cli import main\nfrom nsprof import workload\nimport sys\n"
+        "try:\n workload.run_plain(sys.argv[1:])\n"
+        "except main.NsprofError as e:\n main._say(e); sys.exit(e.exit_code)"
+    )
     done = subprocess.run([sys.executable, "-c", program, word], capture_output=True, timeout=60)
     assert done.returncode == 127
     lines = done.stderr.decode().splitlines()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import socket
 import subprocess
@@ -158,6 +159,31 @@ def test_signals_reach_the_command_and_its_status_comes_back(number: int) -> Non
         assert child.stdout.readline() == b"ready\n"
         child.send_signal(number)
         assert child.wait(10) == 42
+
+
+@pytest.mark.parametrize("key", [b"\x03", b"\x1c"])
+def test_key_on_the_terminal_reaches_the_command_once_and_leaves_us_to_finish(key: bytes) -> None:
+    number = {b"\x03": signal.SIGINT, b"\x1c": signal.SIGQUIT}[key]
+    script = (
+        f"n = []\nsignal.signal({int(number)}, lambda *_: n.append(1))\n"
+        "print('ready', flush=True)\nwhile not n: time.sleep(0.01)\ntime.sleep(0.3)\nsys.exit(40 + len(n))"
+    )
+    argv = [sys.executable, "-c", f"import signal, sys, time\n{script}"]
+    program = f"import sys; from nsprof import workload\no = workload.run_plain({argv!r})\nprint('saved', o.status)"
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-c", program])  # noqa: S606
+    try:
+        shown = b""
+        while b"ready" not in shown:
+            shown += os.read(terminal, 1000)
+        os.write(terminal, key)
+        while b"saved" not in shown:
+            shown += os.read(terminal, 1000)
+    finally:
+        os.close(terminal)
+        os.waitpid(pid, 0)
+    assert b"saved 41" in shown
 
 
 def test_reader_that_goes_away_ends_the_command_not_us(fake_netperf: str) -> None:
