@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ from nsprof.cli.diff import sides
 from nsprof.errors import UsageError
 
 if TYPE_CHECKING:
+    from nsprof.model.profile import Profile
     from nsprof.model.results import FlameTree
 
 __all__ = ["command", "default_output", "write_text"]
@@ -65,6 +68,29 @@ def command(files: tuple[str, ...], differential: bool, output: str | None, **op
         click.echo(f"flame graph: {target} ({len(drawn.encode()) / 1e6:.1f} MB)", err=True)
 
 
+def _quality(tree: FlameTree, sides: list[tuple[Profile, str | None, str]], options: dict[str, Any]) -> FlameTree:
+    """The tree with a line a side in its head: what was lost, what came late, what nsprof itself cost."""
+    from nsprof import analyse
+    from nsprof.render.flamegraph_text import percent
+
+    lines = []
+    words = {name: value for name, value in _common(options).items() if name not in ("reverse", "by")}
+    for profile, scenario, title in sides:
+        report = analyse.report(profile, scenario=scenario, **words)
+        said = [
+            f"{text} {percent(share)}"
+            for text, share in (
+                ("samples lost", report.lost_share),
+                ("late (skid)", report.skid_share),
+                ("nsprof's own cost", report.own_share),
+            )
+            if not math.isnan(share)
+        ]
+        lines.append(f"{title}: {report.samples:,} samples in {report.runs} runs; " + ", ".join(said) + ".")
+        lines += [f"{title}: {alarm}" for alarm in report.alarms]
+    return replace(tree, notes=(*lines, *tree.notes))
+
+
 def _common(options: dict[str, Any]) -> dict[str, Any]:
     names = ("event", "per", "by", "reverse", "join_contexts")
     return {**{name: options[name] for name in names}, "where": filter_of(options)}
@@ -81,9 +107,9 @@ def _single(files: tuple[str, ...], options: dict[str, Any]) -> tuple[FlameTree,
         if options[name]:
             raise UsageError(f"--{name} means something with --diff only", "nsprof flamegraph --diff BASE NEW")
     profile = open_profile(files[0] if files else None)
-    return analyse.flame(profile, scenario=options["scenario"], **_common(options)), files[
-        0
-    ] if files else DEFAULT_PROFILE
+    tree = analyse.flame(profile, scenario=options["scenario"], **_common(options))
+    tree = _quality(tree, [(profile, options["scenario"], tree.title)], options)
+    return tree, files[0] if files else DEFAULT_PROFILE
 
 
 def _difference(files: tuple[str, ...], options: dict[str, Any]) -> tuple[FlameTree, str]:
@@ -93,7 +119,8 @@ def _difference(files: tuple[str, ...], options: dict[str, Any]) -> tuple[FlameT
     tree = analyse.flame_diff(
         base, new, base_scenario=baseline, new_scenario=scenario, force=options["force"], **_common(options)
     )
-    return tree, files[-1] if files else DEFAULT_PROFILE
+    ends = [(base, baseline, tree.base_title), (new, scenario, tree.title)]
+    return _quality(tree, ends, options), files[-1] if files else DEFAULT_PROFILE
 
 
 def default_output(source: str, tree: FlameTree, scenario: str | None) -> Path:

@@ -180,6 +180,7 @@ def not_measurable(sides: Sequence[Side]) -> tuple[str, ...]:
 def ledger(base: Side | None, new: Side, per: str) -> tuple[LedgerEntry, ...]:
     """Ledger lines of both sides by event and place, per `per` (plain counts where it was not counted)."""
     sums: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
+    counted_sides = []
     for name, side in (("base", base), ("new", new)):
         if side is None:
             continue
@@ -187,6 +188,7 @@ def ledger(base: Side | None, new: Side, per: str) -> tuple[LedgerEntry, ...]:
         units = math.fsum(side.profile.runs[i].denominators.get(per, 0.0) for i in counted) if per else 1.0
         if not counted or units <= 0:
             continue
+        counted_sides.append(name)
         for line in side.profile.ledger:
             if line.run not in counted:
                 continue
@@ -196,8 +198,9 @@ def ledger(base: Side | None, new: Side, per: str) -> tuple[LedgerEntry, ...]:
             row[name] = row.get(name, 0.0) + line.calls / units
             if line.value_bytes >= 0:
                 row[name + "_bytes"] = row.get(name + "_bytes", 0.0) + line.value_bytes / units
-        for row in sums.values():
-            row.setdefault(name, 0.0)  # counted on this side, and none seen
+    for row in sums.values():
+        for name in counted_sides:
+            row.setdefault(name, 0.0)  # this side was counted, and had none
     entries = [LedgerEntry(what, detail, where, **row) for (what, detail, where), row in sums.items()]
     return tuple(sorted(entries, key=lambda e: (e.what, -(e.new if math.isfinite(e.new) else 0.0))))
 

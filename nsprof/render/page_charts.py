@@ -14,7 +14,7 @@ from nsprof.model.results import DeltaRow, DiffReport
 from nsprof.render.flamegraph_text import clean, cost_text, delta_text, escape, per_noun
 from nsprof.render.page_model import PointGroup, RunChart, TopologyPicture
 
-__all__ = ["nice_ticks", "run_points", "topology", "value_text", "waterfall", "waterfall_steps"]
+__all__ = ["bare", "nice_ticks", "run_points", "topology", "value_text", "waterfall", "waterfall_steps"]
 
 WIDTH = 900
 _PREFIXED = frozenset({"", "ns", "cycles", "instructions", "misses", "lines", "count", "events"})
@@ -43,7 +43,7 @@ def value_text(value: float, unit: str) -> str:
     return f"{value:,.{digits}f} {clean(unit)}".rstrip()
 
 
-def _bare(value: float, unit: str) -> str:
+def bare(value: float, unit: str) -> str:
     """The value alone where its unit stands beside it already, else with the event's unit (ns, us, ...)."""
     if _short(unit) != unit or unit in _PREFIXED:
         return value_text(value, _short(unit))
@@ -164,7 +164,7 @@ def _points_row(group: PointGroup, axis: _Axis, y: float, unit: str) -> str:
         parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{y - 12}" y2="{y + 12}" class="centre"/>')
         words = value_text(group.centre, unit)
         if group.interval is not None:
-            words += f" [{_bare(group.interval.low, unit)}, {_bare(group.interval.high, unit)}]"
+            words += f" [{bare(group.interval.low, unit)}, {bare(group.interval.high, unit)}]"
         parts.append(_text(WIDTH - 10, y + 5, words, "value", "end"))
     return "".join(parts)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from nsprof.model.results import CostReport, DeltaRow, DiffReport, Interval, ScenarioRow, ScenarioTable
 from nsprof.render.flamegraph_text import clean, cost_text, delta_text, escape, per_noun, percent
-from nsprof.render.page_charts import run_points, topology, value_text, waterfall
+from nsprof.render.page_charts import bare, run_points, topology, value_text, waterfall
 from nsprof.render.page_model import Card, Facts, LedgerEntry, PageContent
 
 __all__ = [
@@ -33,7 +33,9 @@ def section(name: str, title: str, body: str, note: str = "") -> str:
     return f"{head}{extra}{body}</section>"
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, caption: str, numeric: Sequence[int] = ()) -> str:
+def table(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], *, caption: str, numeric: Sequence[int] = (), kind: str = ""
+) -> str:
     """A table of escaped cells, the first column its row heads; every table can be copied as Markdown."""
     right = set(numeric)
 
@@ -47,7 +49,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, caption: str, 
     )
     body = "".join("<tr>" + "".join(cell(n, c) for n, c in enumerate(row)) + "</tr>" for row in rows)
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table class="plain">'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table class="plain{kind}">'
         f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
@@ -124,6 +126,11 @@ def _change(value: float, row: ScenarioRow) -> str:
     return "baseline" if row.is_baseline else "-" if not math.isfinite(value) else f"{value:+.1f} %"
 
 
+def _half(interval: Interval | None, unit: str) -> str:
+    """Half of the interval's width, as it is written behind a mean."""
+    return "" if interval is None else f" ± {bare((interval.high - interval.low) / 2, unit)}"
+
+
 def scenario_table(scenarios: ScenarioTable) -> str:
     """CPU usage / overhead, throughput / changed, unit cost / changed, and the observation of each scenario."""
     kernels = len({r.kernel for r in scenarios.rows}) > 1
@@ -132,9 +139,11 @@ def scenario_table(scenarios: ScenarioTable) -> str:
     rows = []
     for r in scenarios.rows:
         row = [r.scenario, *([r.kernel] if kernels else [])]
-        row += [f"{r.cpu_pct:.2f} %" if math.isfinite(r.cpu_pct) else "-", _change(r.cpu_change_pct, r)]
-        row += [value_text(r.throughput, r.throughput_unit), _change(r.throughput_change_pct, r)]
-        row += [value_text(r.unit_cost, r.unit_cost_label), _change(r.unit_cost_change_pct, r)]
+        row += [value_text(r.cpu_pct, "%") + _half(r.cpu_interval, "%"), _change(r.cpu_change_pct, r)]
+        row += [value_text(r.throughput, r.throughput_unit) + _half(r.throughput_interval, r.throughput_unit)]
+        row += [_change(r.throughput_change_pct, r)]
+        row += [value_text(r.unit_cost, r.unit_cost_label) + _half(r.unit_cost_interval, r.unit_cost_label)]
+        row += [_change(r.unit_cost_change_pct, r)]
         row += [f"{r.drops:,.0f}", f"{r.retransmits:,.0f}", str(r.runs), r.observation]
         rows.append(row)
     numeric = range(2 if kernels else 1, len(heads) - 1)
@@ -274,7 +283,7 @@ def facts(group: Facts) -> str:
         heads = [*heads, "differs"]
         rows = [[*row, "differs" if len(set(row[1:])) > 1 else ""] for row in rows]
     note = f'<p class="note">{escape(group.note)}</p>' if group.note else ""
-    listed = table(heads, rows, caption=group.title) + note
+    listed = table(heads, rows, caption=group.title, kind=" facts") + note
     if not group.folded:
         return listed
     return f"<details><summary>{escape(group.title)} ({len(rows)})</summary>{listed}</details>"

@@ -1,0 +1,108 @@
+"""Topology, ledger and losses of a profile as the report page shows them: known answers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from nsprof.cli import html_facts
+from nsprof.cli.html_facts import Side
+from nsprof.model.profile import LedgerLine, Losses, ProbeInfo
+from tests.profiles import bench_profile
+
+
+def side(name: str = "veth-bridge", **changes: object) -> Side:
+    profile = bench_profile(2)
+    profile = profile.with_(**changes) if changes else profile
+    return Side(profile, name, profile.runs_of(name))
+
+
+CHAIN = "client -> eth0 ~ v0 -> br0 -> [conntrack, ip_forward] -> w0 ~ eth0 -> server"
+
+
+def test_the_chain_becomes_boxes_wires_and_counted_packets() -> None:
+    meta = {"topology": {"veth-bridge": {"chain": CHAIN, "shape": "veth-nat"}}}
+    picture = html_facts.topology(side(meta=meta), "transaction", None)
+    assert picture is not None
+    assert [(box.title, [line for line, _ in box.lines]) for box in picture.boxes] == [
+        ("c0", ["client", "eth0"]),
+        ("host", ["v0", "br0", "[conntrack, ip_forward]", "w0"]),
+        ("remote", ["eth0", "server"]),
+    ]
+    assert [(link.one, link.other) for link in picture.links] == [((0, 1), (1, 0)), ((1, 3), (2, 0))]
+    assert dict(picture.boxes[1].lines)["w0"] == "rx 1.00, tx 1.00 skbs/transaction"
+
+
+def test_a_child_device_lies_in_another_namespace_than_its_parent() -> None:
+    chain = "client -> eth0 (child of w0) -> w0 ~ eth0 -> server"
+    meta = {"topology": {"veth-bridge": {"chain": chain, "shape": "macvlan"}}}
+    picture = html_facts.topology(side(meta=meta), "transaction", None)
+    assert picture is not None
+    assert [box.title for box in picture.boxes] == ["c0", "host", "remote"]
+    assert [(link.one, link.other) for link in picture.links] == [((0, 1), (1, 0)), ((1, 0), (2, 0))]
+
+
+def test_host_only_has_two_boxes() -> None:
+    meta = {"topology": {"host": {"chain": "client -> w0 ~ eth0 -> server", "shape": "host"}}}
+    picture = html_facts.topology(side("host", meta=meta), "transaction", None)
+    assert picture is not None and [box.title for box in picture.boxes] == ["host", "remote"]
+
+
+def test_without_a_chain_named_namespaces_are_shown_unconnected() -> None:
+    picture = html_facts.topology(side(meta={}), "", None)
+    assert picture is not None
+    assert {box.title for box in picture.boxes} == {"host", "c0"} and not picture.links
+
+
+def test_ledger_counts_per_unit_and_knows_not_probed_from_none() -> None:
+    profile = bench_profile(2)
+    runs = profile.runs_of("veth-bridge")
+    lines = tuple(LedgerLine(run, "copy", "skb_copy", 2, 0, -1, 40_000, 2_000_000) for run in runs)
+    with_lines = profile.with_(ledger=lines)
+    new = Side(with_lines, "veth-bridge", runs)
+    base = Side(with_lines, "host", profile.runs_of("host"))
+    (entry,) = html_facts.ledger(base, new, "transaction")
+    assert (entry.what, entry.where, entry.new, entry.new_bytes) == ("copy", "c0", 2.0, 100.0)
+    assert math.isnan(entry.base)  # the host runs were not probed
+    other = LedgerLine(base.runs[0], "checksum", "software", 1, 0, -1, 20_000)
+    probed = profile.with_(ledger=(*lines, other))
+    entries = {
+        e.what: e
+        for e in html_facts.ledger(Side(probed, "host", base.runs), Side(probed, "veth-bridge", runs), "transaction")
+    }
+    assert entries["copy"].base == 0.0 and entries["checksum"].base == 1.0 and entries["checksum"].new == 0.0
+
+
+def test_losses_add_up_over_runs_and_unknown_stays_unknown() -> None:
+    from nsprof import analyse
+
+    made = side()
+    facts = dict(html_facts.losses([made], [analyse.report(made.profile, scenario="veth-bridge")]).rows)
+    seen = sum(r.losses.seen for r in made.run_objects)
+    assert facts["ticks due on busy CPUs"] == facts["ticks stored"] == (f"{seen:,}",)
+    runs = tuple(
+        r if r.scenario == "host" else type(r)(**{**_fields(r), "losses": Losses()}) for r in made.profile.runs
+    )
+    unknown = made.profile.with_(runs=runs)
+    blind = Side(unknown, "veth-bridge", made.runs)
+    facts = dict(html_facts.losses([blind], [analyse.report(unknown, scenario="veth-bridge")]).rows)
+    assert facts["ticks due on busy CPUs"] == ("unknown",) and facts["samples lost"] == ("unknown",)
+
+
+def _fields(run: object) -> dict[str, object]:
+    return {name: getattr(run, name) for name in run.__dataclass_fields__}  # type: ignore[attr-defined]
+
+
+def test_refused_probes_are_told_with_their_reason() -> None:
+    probes = (ProbeInfo("veth_xmit", "veth_xmit", "none", "refused", "no kprobes in this kernel"),)
+    assert html_facts.not_measurable([side(probes=probes, meta={"notes": ["a note"]})]) == (
+        "veth_xmit on veth_xmit was refused: no kprobes in this kernel",
+        "a note",
+    )
+
+
+def test_points_are_the_runs_and_the_centre_their_mean() -> None:
+    chart = html_facts.point_chart("Throughput", "Mbit/s", [("a", [1.0, 3.0, math.nan])], None, "throughput")
+    assert chart is not None and chart.groups[0].centre == pytest.approx(2.0)
+    assert html_facts.point_chart("x", "", [("a", [math.nan])], None, "cpu") is None
