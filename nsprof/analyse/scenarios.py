@@ -230,7 +230,8 @@ def _observation(side: _Side, base: _Side, changes: dict[str, float], drops: flo
             shown = bool(evidence.low[0] > 0 or evidence.high[0] < 0)
         else:
             shown = True
-        parts.append(f"{headline} {changes[key]:+.0f}%" if shown else f"{headline}: no difference shown")
+        digits = 0 if abs(changes[key]) >= 10 else 1
+        parts.append(f"{headline} {changes[key]:+.{digits}f}%" if shown else f"{headline}: no difference shown")
     if unequal:
         parts.append(f"unequal work ({changes['throughput']:+.1f}% throughput), so CPU alone misleads")
     if drops > 0:
