@@ -1,0 +1,204 @@
+"""report, diff and info as programs: outputs, exit statuses, no root, no BCC."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nsprof import store
+from nsprof.cli.main import run
+from nsprof.model.profile import Losses
+from tests.profiles import HOST_COSTS, bench_profile
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with profiles, which is the current one."""
+    profile = bench_profile(hop_runs=1)
+    store.save(profile, tmp_path / "profile.nsprof")
+    for scenario in ("host", "veth-bridge"):
+        store.save(bench_profile(scenarios={scenario: HOST_COSTS}), tmp_path / f"{scenario}.nsprof")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+    return tmp_path
+
+
+def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """(exit status, stdout, stderr) of nsprof."""
+    with pytest.raises(SystemExit) as end:
+        run(list(words))
+    out = capsys.readouterr()
+    code = end.value.code
+    return (code if isinstance(code, int) else 1), out.out, out.err
+
+
+def test_report_takes_the_default_file_and_shows_all_scenarios(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = call(capsys, "report")
+    assert (status, err) == (0, "")
+    assert "CPU usage (%)" in out
+    assert "host: 1,6" in out or "host: 1,7" in out
+    assert "veth_xmit [veth]" in out
+
+
+def test_report_of_one_scenario_by_namespace_as_json(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = call(capsys, "report", "--scenario", "veth-bridge", "--by", "netns", "--json")
+    document = json.loads(out)
+    assert (status, document["nsprof"], document["version"]) == (0, "report", 1)
+    (scenario,) = document["scenarios"]
+    assert scenario["title"] == "veth-bridge"
+    assert {g["label"] for g in scenario["groups"]} == {"host", "c0"}
+    assert scenario["functions"][0]["self_interval"] is None  # one run with hop probes
+
+
+def test_csv_has_a_line_a_function(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = call(capsys, "report", "--csv")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert {r["scenario"] for r in rows} == {"host", "veth-bridge"}
+    assert {"name", "self_cost", "self_interval_low", "contexts", "skid_share"} <= set(rows[0])
+    _, out, _ = call(capsys, "diff", "--csv")
+    assert float(next(csv.DictReader(io.StringIO(out)))["delta"]) > 100
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("diff", "host.nsprof", "veth-bridge.nsprof"),
+        ("diff", "profile.nsprof"),
+        ("diff",),
+        ("diff", "--baseline", "veth-bridge"),
+        ("diff", "--scenario", "host", "--baseline", "veth-bridge"),
+        ("diff", "profile.nsprof", "profile.nsprof", "--baseline", "host", "--scenario", "veth-bridge"),
+        ("diff", "profile.nsprof", "profile.nsprof", "--scenario", "host"),
+        ("diff", "host.nsprof", "profile.nsprof", "--scenario", "veth-bridge"),
+    ],
+)
+def test_diff_finds_its_two_sides(words: Sequence[str], place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = call(capsys, *words, "--json")
+    assert (status, err) == (0, "")
+    document = json.loads(out)
+    assert document["nsprof"] == "diff"
+    wanted = "host" if "veth-bridge" in words and words[1] == "--baseline" else document["new_title"]
+    assert document["new_title"] == wanted
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("report", "missing.nsprof"), 1, "no such file: missing.nsprof"),
+        (("report", "--scenario", "hots"), 2, "no scenario 'hots'"),
+        (("report", "--per", "furlong"), 2, "furlong"),
+        (("report", "--per", "datagram"), 3, "not counted"),
+        (("report", "--context", "hardirq"), 3, "no cpu-clock samples left"),
+        (("report", "--event", "cycles"), 2, "no event 'cycles'"),
+        (("report", "--by", "colour"), 2, "cannot split by"),
+        (("report", "--seconds", "9-2"), 2, "not a range of seconds"),
+        (("report", "--nonsense"), 2, "nonsense"),
+        (("report", "--limit", "-1"), 2, "limit"),
+        (("diff", "a", "b", "c"), 2, "3 files"),
+        (("diff", "host.nsprof"), 2, "nothing to compare"),
+        (("diff", "--min-effect", "lots"), 2, "not an effect"),
+        (("diff", "--event", "cycles"), 1, "not on both sides"),
+        (("info", "."), 1, "directory"),
+        (("report", "text.txt"), 1, "text.txt"),
+    ],
+)
+def test_bad_input_is_one_line_and_a_status(
+    words: Sequence[str], status: int, said: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "text.txt").write_text("no profile\n")
+    found, out, err = call(capsys, *words)
+    assert found == status, err
+    assert said in err
+    assert out == ""
+    assert "Traceback" not in err
+
+
+def test_no_profile_at_all_says_how_to_make_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, _, err = call(capsys, "report")
+    assert status == 2
+    assert "nsprof record" in err
+
+
+def test_strict_fails_on_lost_samples(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profile = bench_profile(runs=1)
+    lossy = [replace(r, losses=Losses(expected=1000, seen=985)) for r in profile.runs]
+    store.save(profile.with_(runs=tuple(lossy)), place / "lossy.nsprof")
+    assert call(capsys, "report", "lossy.nsprof")[0] == 0
+    status, out, _ = call(capsys, "report", "lossy.nsprof", "--strict")
+    assert status == 1
+    assert "lost 1.5% of its samples" in out
+    assert call(capsys, "report", "--strict")[0] == 0
+
+
+def test_info_tells_what_is_there(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = call(capsys, "info")
+    assert status == 0
+    for words in ("cpu-clock", "veth-bridge", "sampler", "perf_event", "eth0", "6.12.0-test"):
+        assert words in out
+    document = json.loads(call(capsys, "info", "--json")[1])
+    assert [s["runs"] for s in document["scenarios"]] == [4, 4]
+    assert document["events"][0]["samples"] == int(bench_profile(hop_runs=1).samples.count.sum())
+    assert document["runs"][0]["denominators"]["transaction"] == 20_000
+
+
+def test_hostile_names_leave_no_escape_sequence(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profile = bench_profile()
+    evil = "\x1b]0;owned\x07[red]<script>\u202e"
+    profile = profile.with_(
+        frames=replace(profile.frames, name=tuple(evil if n == "veth_xmit" else n for n in profile.frames.name)),
+        runs=tuple(replace(r, scenario=r.scenario + evil, kernel=evil, warnings=(evil,)) for r in profile.runs),
+        namespaces=tuple(replace(n, name=evil) for n in profile.namespaces),
+        devices=tuple(replace(d, name=evil) for d in profile.devices),
+    )
+    store.save(profile, place / "evil.nsprof")
+    for words in (("report", "--by", "netns"), ("diff",), ("info",)):
+        for form in ((), ("--markdown",), ("--json",)):
+            status, out, err = call(capsys, *words, "evil.nsprof", *form)
+            assert status == 0, err
+            assert not any(c in out for c in "\x1b\x07\u202e")
+    assert "owned" in call(capsys, "report", "evil.nsprof", "--csv")[1]
+
+
+def test_a_closed_pipe_is_no_error(place: Path) -> None:
+    program = [sys.executable, "-m", "nsprof", "report", "--limit", "0"]
+    done = subprocess.run(
+        ["bash", "-c", '"$@" | head -1', "_", *program], cwd=place, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.count("\n") == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_reading_needs_neither_root_nor_bcc(place: Path) -> None:
+    code = (
+        "import sys\nsys.modules['bcc'] = None\nimport os\n"
+        "from nsprof.cli.main import run\n"
+        "for words in (['report'], ['diff'], ['info']):\n"
+        "    try:\n        run(words)\n    except SystemExit as end:\n        assert not end.code, (words, end.code)\n"
+        "assert not [m for m in sys.modules if m.startswith(('pyroute2', 'nsprof.collect', 'nsprof.topology'))]\n"
+    )
+    place.chmod(0o755)
+    for file in place.iterdir():
+        file.chmod(0o644)
+    options: dict[str, object] = {}
+    if os.geteuid() == 0 and all(os.access(p, os.X_OK) for p in place.parents):
+        parents_open = all(p.stat().st_mode & 0o005 == 0o005 for p in place.parents)
+        if parents_open:
+            options = {"user": 65534, "group": 65534, "extra_groups": []}
+    done = subprocess.run(  # type: ignore[call-overload]
+        [sys.executable, "-c", code], cwd=place, capture_output=True, text=True, timeout=120, **options
+    )
+    assert done.returncode == 0, done.stderr
