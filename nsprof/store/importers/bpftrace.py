@@ -18,7 +18,7 @@ __all__ = ["import_bcc_profile", "import_bpftrace", "looks_like_bcc", "looks_lik
 _OPEN = re.compile(rb"@[A-Za-z0-9_]*\[\s*(.*)$")
 _CLOSE = re.compile(rb"(.*)\]:\s*(-?\d{1,18})\s*$")
 _FRAME = re.compile(rb"\s+(?:([0-9a-f]{8,16})\s+)?(\S.*?)(?:\+(?:0x)?[0-9a-f]+)?(?: \(([^()]*)\))?,?$")
-_TASK = re.compile(rb"\s+(-|\S.{0,15}?)\s+\((\d{1,10})\)$")
+_TASK = re.compile(rb"\s+-\s+(.{1,64}?)\s+\((\d{1,10})\)$")  # bcc writes `-    comm (pid)` below the frames
 _COUNT = re.compile(rb"\s+(\d{1,18})$")
 _HINT = re.compile(rb"Sampling at \d+|Tracing off-CPU|\S.*Hertz of .* by ")
 _MAX_FRAMES = 4096
@@ -143,7 +143,6 @@ def import_bcc_profile(buf: memoryview, name: str) -> tuple[Profile, bool]:
     build = _Build()
     frames: list[tuple[str, str, FrameKind]] = []
     task: tuple[int, int, str] | None = None
-    kind = FrameKind.UNKNOWN
     off_cpu = False
     for window in windows(buf, b"\n"):
         for line in window.split(b"\n"):
@@ -158,12 +157,11 @@ def import_bcc_profile(buf: memoryview, name: str) -> tuple[Profile, bool]:
             elif count and task:
                 build.add(frames, task, int(count[1]))
                 frames, task = [], None
-            elif owner and line.strip().startswith(b"-"):
-                # bcc prints `- comm (pid)`; the frames above are kernel ones down to `--`, or all when there is none
-                comm = line.strip()[1:].rpartition(b"(")[0].strip()
-                task = int(owner[2]), int(owner[2]), comm.decode("utf-8", "backslashreplace")
+            elif owner:
+                task = int(owner[2]), int(owner[2]), owner[1].decode("utf-8", "backslashreplace")
             elif line.strip() == b"--":
-                frames = [(n, m, FrameKind.KERNEL if k is kind else k) for n, m, k in frames]
+                # profile -d: what stands above the delimiter is the kernel's part
+                frames = [(n, m, FrameKind.KERNEL if k is FrameKind.UNKNOWN else k) for n, m, k in frames]
             elif (found := _FRAME.match(line)) and len(frames) < _MAX_FRAMES:
                 frames.append(_frame(found, FrameKind.UNKNOWN))
             else:

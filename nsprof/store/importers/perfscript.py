@@ -43,7 +43,7 @@ _FRAME_NO_IP = re.compile(rb"\s+(?P<ip>)(?P<name>\S.*?)(?:\+0x[0-9a-f]+)? \((?P<
 _SOURCE = re.compile(rb"\s+\S+:\d+(?: \(discriminator \d+\))?$")
 _INFO = re.compile(rb"# (hostname|os release|cpudesc|arch|cmdline|nrcpus online) : (.*)$")
 
-_NO_TIME = 0
+_NO_TIME = 2**64 - 1
 _MEMO_BYTES = 96 << 20
 _MEMO_ROWS = 400_000
 _KERNEL_HALF = 0xFFFF_8000_0000_0000
@@ -370,7 +370,7 @@ def _profile(tables: _Tables, name: str) -> tuple[Profile, bool]:
         notes.append(f"{tables.bare} samples without a stack: their frame is [unknown]")
     if not len(stack):
         notes.append("no samples in it")
-    timed = bool(len(time)) and bool((time > 0).all())
+    timed = bool(len(time)) and bool((time != np.uint64(_NO_TIME)).all())
     cpus = tables.info.get("nrcpus", "0")
     run = Run(
         scenario=Path(name).name,

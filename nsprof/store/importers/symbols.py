@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -185,6 +186,7 @@ class ElfSymbols(SymbolTable):
 def elf_symbols(path: Path) -> ElfSymbols:
     """Function symbols (.symtab, else .dynsym) of an ELF file.
 
+    Only the file header goes through pyelftools: its objects a section and a segment cost more than all the rest.
     Raises ProfileFormatError when it is none, or is damaged.
     """
     from elftools.common.exceptions import ELFError
@@ -192,36 +194,63 @@ def elf_symbols(path: Path) -> ElfSymbols:
 
     try:
         with path.open("rb") as stream:
-            elf = ELFFile(stream)
-            table = elf.get_section_by_name(".symtab") or elf.get_section_by_name(".dynsym")
-            strings = elf.get_section(table["sh_link"]).data() if table is not None else b""
-            raw = table.data() if table is not None else b""
-            order = "<" if elf.little_endian else ">"
-            wide = elf.elfclass == 64
-            segments = [
-                (int(s["p_offset"]), int(s["p_vaddr"]), int(s["p_filesz"]))
-                for s in elf.iter_segments()
-                if s["p_type"] == "PT_LOAD"
-            ]
-            note = elf.get_section_by_name(".note.gnu.build-id") or elf.get_section_by_name(".notes")
-            build_id = gnu_build_id(note.data(), order) if note is not None else b""
-    except (ELFError, OSError, KeyError, ValueError, struct.error, AttributeError, TypeError) as error:
+            return _read_elf(ELFFile(stream), stream)
+    except (ELFError, OSError, KeyError, ValueError, IndexError, struct.error, AttributeError, TypeError) as error:
         raise ProfileFormatError(f"{path}: cannot read its symbols ({error})") from error
-    if wide:
-        shape = [("name", "u4"), ("info", "u1"), ("other", "u1"), ("shndx", "u2"), ("value", "u8"), ("size", "u8")]
-    else:
-        shape = [("name", "u4"), ("value", "u4"), ("size", "u4"), ("info", "u1"), ("other", "u1"), ("shndx", "u2")]
-    dtype = np.dtype([(n, t if t == "u1" else order + t) for n, t in shape])
-    rows = np.frombuffer(raw[: len(raw) // dtype.itemsize * dtype.itemsize], dtype)
-    kind = rows["info"] & 15
+
+
+_SECTION = "name:4 type:4 flags:a addr:a offset:a size:a link:4 info:4 align:a entsize:a"
+_SEGMENT_64 = "type:4 flags:4 offset:8 vaddr:8 paddr:8 filesz:8 memsz:8 align:8"
+_SEGMENT_32 = "type:4 offset:4 vaddr:4 paddr:4 filesz:4 memsz:4 flags:4 align:4"
+_SYMBOL_64 = "name:4 info:1 other:1 shndx:2 value:8 size:8"
+_SYMBOL_32 = "name:4 value:4 size:4 info:1 other:1 shndx:2"
+_SYMTAB, _NOTE, _DYNSYM, _LOAD = 2, 7, 11, 1
+
+
+def _dtype(fields: str, order: str, wide: bool) -> np.dtype[Any]:
+    """A record of unsigned fields; width `a` is that of an address."""
+    pairs = [f.split(":") for f in fields.split()]
+    return np.dtype([(n, f"{order}u{w.replace('a', '8' if wide else '4')}") for n, w in pairs])
+
+
+def _read_elf(elf: Any, stream: IO[bytes]) -> ElfSymbols:
+    order, wide = "<" if elf.little_endian else ">", elf.elfclass == 64
+
+    def table(offset: int, count: int, shape: np.dtype[Any]) -> NDArray[Any]:
+        return np.frombuffer(content(offset, count * shape.itemsize), shape, count=-1)
+
+    def content(offset: int, size: int) -> bytes:
+        if size > _MAX_TEXT:
+            raise ValueError(f"a section of {size} bytes")
+        stream.seek(offset)
+        raw = stream.read(size)
+        if len(raw) < size:
+            raise ValueError("a section beyond the end of the file")
+        return raw
+
+    sections = table(int(elf["e_shoff"]), int(elf["e_shnum"]), _dtype(_SECTION, order, wide))
+    segments = table(
+        int(elf["e_phoff"]), int(elf["e_phnum"]), _dtype(_SEGMENT_64 if wide else _SEGMENT_32, order, wide)
+    )
+    build_id = b""
+    for note in sections[sections["type"] == _NOTE]:
+        build_id = build_id or gnu_build_id(content(int(note["offset"]), int(note["size"])), order)
+    chosen = next((s for kind in (_SYMTAB, _DYNSYM) for s in sections[sections["type"] == kind]), None)
+    shape = _dtype(_SYMBOL_64 if wide else _SYMBOL_32, order, wide)
+    strings, rows = b"", np.zeros(0, shape)
+    if chosen is not None:
+        rows = table(int(chosen["offset"]), int(chosen["size"]) // shape.itemsize, shape)
+        names = sections[int(chosen["link"])]
+        strings = content(int(names["offset"]), int(names["size"]))
+    kind = rows["info"] & 15  # STT_NOTYPE 0, STT_FUNC 2, STT_GNU_IFUNC 10
     code = ((kind == 2) | (kind == 10) | (kind == 0)) & (rows["shndx"] != 0) & (rows["name"] != 0)
     rows = rows[code & (rows["value"] != 0)]
     return ElfSymbols(
         rows["value"].astype("u8"),
         rows["size"].astype("u8"),
         rows["name"].astype("u4"),
-        strings=bytes(strings),
-        segments=segments,
+        strings=strings,
+        segments=[(int(s["offset"]), int(s["vaddr"]), int(s["filesz"])) for s in segments if s["type"] == _LOAD],
         build_id=build_id,
     )
 

@@ -1,0 +1,259 @@
+"""perf script text, folded stacks, bpftrace maps, bcc's profile: known answers in all their forms."""
+
+from __future__ import annotations
+
+import gzip
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nsprof.errors import ProfileFormatError, UsageError
+from nsprof.model.profile import Context, FrameKind, Profile
+from nsprof.store.importers import detect, import_file
+from nsprof.store.importers.bpftrace import import_bcc_profile, import_bpftrace
+from nsprof.store.importers.folded import import_folded
+from nsprof.store.importers.perfscript import import_perf_script
+
+
+def stacks(profile: Profile) -> dict[str, float]:
+    """Folded stacks, root first, with weights."""
+    made: Counter[str] = Counter()
+    for stack, weight in zip(profile.samples.stack.tolist(), profile.samples.weight.tolist(), strict=True):
+        made[";".join(profile.frames.name[f] for f in profile.stacks[stack][::-1])] += weight
+    return dict(made)
+
+
+def script(text: str | bytes) -> Profile:
+    raw = text.encode() if isinstance(text, str) else text
+    return import_perf_script(memoryview(raw), "t.txt")[0]
+
+
+SAMPLE = "{head}\n\tffffffff81000010 udp_rcv+0x10 ([kernel.kallsyms])\n\tffffffff81000020 do_syscall_64+0x20 ([kernel.kallsyms])\n\t    7f0000 main (/usr/bin/app)\n"
+HEADS = {
+    "netperf 12 [001] 5.000001: 250 cycles: ": (12, "netperf", 1, 250, "cycles"),
+    "netperf 12/13 [001] 5.000001: 250 cycles:u: ": (13, "netperf", 1, 250, "cycles:u"),
+    "netperf 12 5.000001: 250 cycles:": (12, "netperf", 0xFFFF, 250, "cycles"),
+    "Web Content 12/13 5.000001: cycles:ppp:": (13, "Web Content", 0xFFFF, 1, "cycles:ppp"),
+    "java 12 cycles:": (12, "java", 0xFFFF, 1, "cycles"),
+    "   swapper     0 [003]     0.000001: 1 cpu/mem-loads,ldlat=30/P: ": (
+        0,
+        "swapper",
+        3,
+        1,
+        "cpu/mem-loads,ldlat=30/P",
+    ),
+    "a:b 12 [000] 5.000001: net:net_dev_xmit: dev=eth0 skbaddr=0xff len=66 rc=0": (
+        12,
+        "a:b",
+        0,
+        1,
+        "net:net_dev_xmit",
+    ),
+    "x 12 [000] 5.000000001: 7 cpu-clock:pppH:": (12, "x", 0, 7, "cpu-clock:pppH"),
+}
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("end", ["\n\n", "\n", ""])
+@pytest.mark.parametrize("crlf", [False, True])
+def test_every_header_form_is_a_sample(head: str, end: str, crlf: bool) -> None:
+    text = SAMPLE.format(head=head).rstrip("\n") + "\n\n" + SAMPLE.format(head=head).rstrip("\n") + end
+    profile = script(text.replace("\n", "\r\n") if crlf else text)
+    tid, comm, cpu, weight, event = HEADS[head]
+    assert int(profile.samples.count.sum()) == 2
+    assert (profile.tasks[0].pid, profile.tasks[0].comm) == (tid, comm)
+    assert set(profile.samples.cpu.tolist()) == {cpu}
+    assert profile.samples.weight.sum() == 2 * weight
+    assert profile.events[0].name == event
+    assert list(stacks(profile)) == ["main;do_syscall_64;udp_rcv"]
+    kinds = [FrameKind(int(k)) for k in profile.frames.kind]
+    assert kinds.count(FrameKind.KERNEL) == 2
+    assert profile.meta["notes"] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "module", "kind"),
+    [
+        ("\tffffffffc0000010 veth_xmit+0x1 ([veth])", "veth_xmit", "veth", FrameKind.KERNEL),
+        ("\tffffffffc0000010 veth_xmit (/lib/modules/6.1/kernel/net/veth.ko.xz)", "veth_xmit", "veth", FrameKind.KERNEL),
+        ("\tffffffff81000010 tcp_ack (/usr/lib/debug/boot/vmlinux-6.1)", "tcp_ack", "", FrameKind.KERNEL),
+        ("\tffffffff81000010 [unknown] ([kernel.kallsyms])", "0xffffffff81000010", "", FrameKind.KERNEL),
+        ("\tffffffff81000010 [unknown] ([unknown])", "0xffffffff81000010", "", FrameKind.KERNEL),
+        ("\t    7ff000 operator()(int (*)(char)) const (/opt/My App (x86)/lib.so)", "operator()(int (*)(char)) const", "lib.so", FrameKind.USER),
+        ("\t    7ff000 [unknown] (/memfd:doublemapper (deleted))", "[unknown]", "memfd:doublemapper (deleted)", FrameKind.USER),
+        ("\t    7ff000 foo ([JIT] tid 99)", "foo", "[JIT] tid 99", FrameKind.USER),
+        ("\t    7ff000 bar+0x10", "bar", "", FrameKind.USER),
+        ("\tffffffffc0000010 bpf_prog_6deef7357e7b4530_sd_fw+0x4 (bpf_prog_6deef7357e7b4530)", "bpf_prog_6deef7357e7b4530_sd_fw", "bpf", FrameKind.BPF),
+    ],
+)  # fmt: skip
+def test_every_stack_line_form_is_a_frame(line: str, name: str, module: str, kind: FrameKind) -> None:
+    profile = script(f"app 1 [000] 1.000000: 1 cycles:\n{line}\n\n")
+    frames = profile.frames
+    leaf = profile.stacks[int(profile.samples.stack[0])][0]
+    assert (frames.name[leaf], frames.module[leaf], frames.kind[leaf]) == (name, module, kind)
+
+
+def test_samples_without_callchain_take_the_frame_of_their_line() -> None:
+    line = "app 1 [000] {}.000000: 10 cycles:  ffffffff81000010 tcp_ack+0x1 ([kernel.kallsyms])\n"
+    profile = script("".join(line.format(n) for n in range(23)))
+    assert stacks(profile) == {"tcp_ack": 230}
+    assert profile.samples.slice.max() == 22
+
+
+def test_interleaved_words_of_perf_are_counted_not_fatal() -> None:
+    text = (
+        SAMPLE.format(head="a 1 [000] 1.000000: 5 cycles:")
+        + "\nWarning: something\n"
+        + SAMPLE.format(head="a 1 [000] 1.500000: 5 cycles:")
+    )
+    profile, damaged = import_perf_script(memoryview(text.encode()), "t")
+    assert int(profile.samples.count.sum()) == 2
+    assert damaged
+    assert "1 lines that are neither a sample nor a frame" in profile.meta["notes"][0]
+
+
+def test_many_windows_give_the_same_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "".join(
+        SAMPLE.format(head=f"app{n % 3} {n % 3 + 1} [00{n % 2}] {n // 100}.{n % 100:06d}: {n} cycles:") + "\n"
+        for n in range(500)
+    )
+    whole = script(text)
+    monkeypatch.setattr("nsprof.store.importers.text._WINDOW", 777)
+    pieces = script(text)
+    assert stacks(whole) == stacks(pieces)
+    assert whole.samples.count.sum() == pieces.samples.count.sum() == 500
+    assert whole.samples.weight.sum() == sum(range(500))
+
+
+frame_names = st.text(
+    st.characters(codec="utf-8", exclude_characters=";\n\r", exclude_categories=["Cc", "Cs", "Z"]),
+    min_size=1,
+    max_size=12,
+).filter(
+    lambda s: (
+        not s.endswith(("_[k]", "_[j]", "_[i]", "_[w]")) and not s.startswith(("#", "//")) and not s.endswith(")")
+    )
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(st.tuples(st.lists(frame_names, min_size=1, max_size=8), st.integers(1, 10**6)), min_size=1, max_size=30)
+)
+def test_folded_lines_come_back_added_up(rows: list[tuple[list[str], int]]) -> None:
+    text = "".join(f"{';'.join(frames)} {count}\n" for frames, count in rows)
+    expected: Counter[str] = Counter()
+    for frames, count in rows:
+        expected[";".join(frames)] += count
+    assert stacks(import_folded(memoryview(text.encode()), "t")[0]) == dict(expected)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_folded_encodings(encoding: str, newline: str, tmp_path: Path) -> None:
+    file = tmp_path / "any.name"
+    file.write_bytes(newline.join(["a;b;ç 1", "a;b;ç 2.5", "", "# remark", "a;b 4"]).encode(encoding))
+    assert detect(file) == "folded"
+    assert stacks(import_file(file)) == {"a;b;ç": 3.5, "a;b": 4}
+
+
+def test_folded_kernel_frames_by_mark_and_by_entry_function() -> None:
+    text = "dd;read;system_call_[k];vfs_read_[k] 3\nwrk;entry_SYSCALL_64_after_hwframe;do_syscall_64;udp_sendmsg 4\nwrk;main 1\n"
+    profile = import_folded(memoryview(text.encode()), "t")[0]
+    kind = dict(zip(profile.frames.name, profile.frames.kind.tolist(), strict=True))
+    assert kind["vfs_read"] == kind["udp_sendmsg"] == kind["do_syscall_64"] == FrameKind.KERNEL
+    assert kind["wrk"] == kind["main"] == FrameKind.UNKNOWN
+    contexts = {Context(c): int(n) for c, n in zip(profile.samples.context, profile.samples.count, strict=True)}
+    assert contexts == {Context.TASK: 4, Context.UNKNOWN: 1} or sum(contexts.values()) == 5
+
+
+def test_folded_deep_stacks_do_not_recurse() -> None:
+    deep = ";".join(f"f{n % 7}" for n in range(5000))
+    profile = import_folded(memoryview(f"{deep} 2\n{deep};leaf 3\n".encode()), "t")[0]
+    assert sorted(len(profile.stacks[i]) for i in range(2)) == [5000, 5001]
+
+
+BPFTRACE = """Attaching 1 probe...
+
+@[
+    udp_rcv+1
+    ip_local_deliver+110
+    __do_softirq+5
+, netperf, 42]: 7
+@[kfree_skb+1, x]: 1
+@start[12]: 99
+@[
+    a+1
+]: 3
+"""
+
+
+def test_bpftrace_maps_of_stacks_with_comm_and_pid() -> None:
+    assert detect(BPFTRACE.encode()) == "bpftrace"
+    profile = import_bpftrace(memoryview(BPFTRACE.encode()), "t")[0]
+    got = stacks(profile)
+    assert got["__do_softirq;ip_local_deliver;udp_rcv"] == 7
+    assert got["a"] == 3
+    assert any((t.pid, t.comm) == (42, "netperf") for t in profile.tasks)
+    softirq = profile.samples.take(profile.samples.context == Context.SOFTIRQ)
+    assert softirq.count.sum() == 7
+
+
+BCC = """Sampling at 49 Hertz of all threads by user + kernel stack... Hit Ctrl-C to end.
+
+    copy_user_enhanced_fast_string
+    do_syscall_64
+    entry_SYSCALL_64_after_hwframe
+    read
+    -                dd (25036)
+        4
+
+    idle
+    -                swapper/1 (0)
+        19
+"""
+
+
+def test_bcc_profile_blocks() -> None:
+    assert detect(BCC.encode()) == "bcc-profile"
+    profile = import_bcc_profile(memoryview(BCC.encode()), "t")[0]
+    assert stacks(profile) == {
+        "read;entry_SYSCALL_64_after_hwframe;do_syscall_64;copy_user_enhanced_fast_string": 4,
+        "idle": 19,
+    }
+    assert {(t.pid, t.comm) for t in profile.tasks} == {(25036, "dd"), (0, "swapper/1")}
+
+
+@pytest.mark.parametrize(
+    "pack", [gzip.compress, zstandard.compress, lambda x: gzip.compress(x[:9]) + gzip.compress(x[9:])]
+)
+def test_packed_files_are_unpacked_whatever_their_name(pack: object, tmp_path: Path) -> None:
+    file = tmp_path / "x.data"
+    file.write_bytes(pack(b"a;b 3\na;c 4\n"))  # type: ignore[operator]
+    assert stacks(import_file(file)) == {"a;b": 3, "a;c": 4}
+
+
+def test_packets_become_a_denominator(tmp_path: Path) -> None:
+    file = tmp_path / "f"
+    file.write_text("a;b 3\n")
+    assert import_file(file, packets=23).runs[0].denominators == {"skb": 23.0}
+    with pytest.raises(UsageError):
+        import_file(file, packets=0)
+
+
+def test_what_is_no_profile_is_said_in_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "f"
+    for content in (b"", b"hello world\n", b"\x7fELF" + bytes(100), b"{}", bytes(5000)):
+        file.write_bytes(content)
+        with pytest.raises(ProfileFormatError) as caught:
+            import_file(file)
+        assert str(file) in caught.value.message
+        assert "\n" not in caught.value.message
+    with pytest.raises(ProfileFormatError, match="No such file"):
+        import_file(tmp_path / "absent")
+    with pytest.raises(ProfileFormatError, match="directory"):
+        import_file(tmp_path)
