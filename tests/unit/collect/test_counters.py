@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -129,3 +130,27 @@ def test_segments_without_tcp_are_what_arrived() -> None:
         ("netns", 2, "", "Ip6.InNoECTPkts", 95),
     )
     assert counters.reference_denominators(table, namespace=1, device="", ends=(1, 2)) == {"segment": 4095}
+
+
+def test_mibs_are_taken_apart_when_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "snmp").write_text("Ip: Forwarding InReceives\nIp: 2 23\nTcp: MaxConn\nTcp: -1\n")
+    (tmp_path / "netstat").write_text("IpExt: InNoECTPkts\nIpExt: 97\n")
+    (tmp_path / "snmp6").write_text("Ip6InReceives                   \t7\nIcmp6OutType135 \t5\nbroken line here\n")
+    (tmp_path / "sockstat").write_text("sockets: used 3\nTCP: inuse 1 orphan 0 tw 2 alloc 9 mem 152\n")
+    mibs = counters._Mibs(str(tmp_path))
+    assert dict(mibs) == {
+        "Ip.Forwarding": 2,
+        "Ip.InReceives": 23,
+        "Tcp.MaxConn": -1,
+        "IpExt.InNoECTPkts": 97,
+        "Ip6.InReceives": 7,
+        "Icmp6.OutType135": 5,
+        "sockstat.sockets.used": 3,
+        "sockstat.TCP.inuse": 1,
+        "sockstat.TCP.tw": 2,
+    }
+    assert mibs == counters._Mibs(str(tmp_path))
+    (tmp_path / "sockstat").write_text("sockets: used 3\nTCP: inuse 1 orphan 5 tw 2 alloc 99 mem 1\n")
+    assert mibs == counters._Mibs(str(tmp_path))  # only the machine's figures moved
+    (tmp_path / "netstat").write_text("IpExt: InNoECTPkts\nIpExt: 98\n")
+    assert mibs != counters._Mibs(str(tmp_path))
