@@ -78,8 +78,10 @@ def run(
         why = "no plain files" if output else "give -o DIR to have them"
         click.echo(f"nsprof: left in the guest's /out ({why}): {', '.join(map(repr, result.skipped[:5]))}", err=True)
     if verbose:
-        words = f"command after {result.boot_s:.1f} s ({result.boot_cpu_s:.1f} s of CPU), off after {result.wall_s:.1f} s, {result.accel}"
-        click.echo(f"nsprof: {spec}: {words}, {len(result.files)} files brought back", err=True)
+        words = (
+            f"command after {result.boot_s:.1f} s ({result.boot_cpu_s:.1f} s of CPU), off after {result.wall_s:.1f} s"
+        )
+        click.echo(f"nsprof: {spec}: {result.accel}, {words}, {len(result.files)} files brought back", err=True)
     sys.exit(result.status)
 
 

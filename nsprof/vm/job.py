@@ -120,6 +120,10 @@ def run_job(
 def _check(argv: Sequence[str], smp: int, memory_mb: int, timeout_s: float) -> None:
     if not argv or not argv[0]:
         raise UsageError("no command for the guest", "write it after --, e.g. nsprof vm run -- uname -r")
+    if os.uname().machine != "x86_64":
+        raise VmError(
+            f"guests here are x86-64 with this machine's programs, and this machine is {os.uname().machine}"
+        )
     if any("\0" in word for word in argv):
         raise UsageError("the command has a NUL byte in one of its words")
     if not 1 <= smp <= 64:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.vm.suite import BOOTS, guest_tests, report
+from tests.vm.suite import BOOTS, TIMEOUT_S, guest_tests, report
 
-pytestmark = [pytest.mark.vm, pytest.mark.timeout(900)]  # the first test of a boot waits for all of them
+pytestmark = [pytest.mark.vm, pytest.mark.timeout(2 * TIMEOUT_S)]  # the first test of a boot waits for all of them
 
 _EVERY = [(boot, test) for boot in BOOTS for test in guest_tests(boot)]
 
@@ -19,6 +19,8 @@ def test_in_guest(boot: str, name: str, request: pytest.FixtureRequest) -> None:
     cases = ran.cases.get(name)
     if not cases:
         pytest.fail(f"no result from the guest: {ran.broke_off or ran.said}")
+    for case in cases:
+        print(f"{case['test']}: {case['outcome']} in {case['seconds']:.2f} s\n{case['printed']}")
     failed = [case for case in cases if case["outcome"] == "failed"]
     if failed:
         pytest.fail("\n".join(f"{case['test']}\n{case['words']}" for case in failed), pytrace=False)

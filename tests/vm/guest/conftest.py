@@ -15,7 +15,13 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):  
     report = yield
     if report.when == "call" or report.outcome != "passed":
         words = report.longrepr[-1] if isinstance(report.longrepr, tuple) else report.longreprtext
-        record = {"test": item.nodeid, "outcome": report.outcome, "words": words, "seconds": call.duration}
+        record = {
+            "test": item.nodeid,
+            "outcome": report.outcome,
+            "words": words,
+            "printed": report.capstdout,
+            "seconds": call.duration,
+        }
         with (Path(os.environ["NSPROF_OUT"]) / "results.jsonl").open("a") as results:
             results.write(json.dumps(record) + "\n")
     return report
