@@ -29,10 +29,12 @@ _BOXES = 12  # namespaces drawn where no chain says which belong together
 
 
 class Side:
-    """One scenario of one profile, with the usable runs that its figures come from."""
+    """One scenario of one profile, with the usable runs that its costs come from and `every` usable one (runs with
+    probes serve the ledger)."""
 
-    def __init__(self, profile: Profile, scenario: str, runs: Sequence[int]) -> None:
+    def __init__(self, profile: Profile, scenario: str, runs: Sequence[int], every: Sequence[int] = ()) -> None:
         self.profile, self.scenario, self.runs = profile, scenario, tuple(runs)
+        self.every = tuple(every) or self.runs
 
     @property
     def run_objects(self) -> list[Run]:
@@ -184,7 +186,7 @@ def ledger(base: Side | None, new: Side, per: str) -> tuple[LedgerEntry, ...]:
     for name, side in (("base", base), ("new", new)):
         if side is None:
             continue
-        counted = {line.run for line in side.profile.ledger} & set(side.runs)
+        counted = {line.run for line in side.profile.ledger} & set(side.every)
         units = math.fsum(side.profile.runs[i].denominators.get(per, 0.0) for i in counted) if per else 1.0
         if not counted or units <= 0:
             continue

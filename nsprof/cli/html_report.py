@@ -99,7 +99,7 @@ def page_content(profile: Profile, baseline: Profile | None, options: Mapping[st
     hop = _by_namespace(sides.new, common)
     entries = html_facts.ledger(sides.base, sides.new, per)
     if not entries:
-        missing["ledger"] = "no run counted copies, checksums or fragments (nsprof record --count adds them)."
+        missing["ledger"] = "no run counted copies, checksums or fragments."
     return PageContent(
         title=str(options.get("title") or _title(sides)),
         report=reports[-1],
@@ -123,9 +123,9 @@ def page_content(profile: Profile, baseline: Profile | None, options: Mapping[st
 
 
 def _side(profile: Profile, scenario: str) -> Side:
-    from nsprof.analyse.selection import choose_runs
+    from nsprof.analyse.selection import choose_runs, usable_runs
 
-    return Side(profile, scenario, choose_runs(profile, scenario, None, hop=False))
+    return Side(profile, scenario, choose_runs(profile, scenario, None, hop=False), usable_runs(profile, scenario))
 
 
 def _choose(profile: Profile, baseline: Profile | None, options: Mapping[str, Any]) -> _Sides:
