@@ -5,22 +5,23 @@ from __future__ import annotations
 import ipaddress
 
 from nsprof.errors import TopologyError
-from nsprof.topology import netlink as nl
+from nsprof.topology.dumps import dump_addresses, dump_links, dump_routes
+from nsprof.topology.netlink import Rtnl
 
 __all__ = ["refuse_clash", "refuse_learned_default"]
 
 
-def refuse_clash(rtnl: nl.Rtnl, block: str) -> None:
+def refuse_clash(rtnl: Rtnl, block: str) -> None:
     """Raise TopologyError if an address or a route of the socket's namespace lies in `block`."""
     ours = ipaddress.ip_network(block)
-    names = {link.index: link.name for link in nl.dump_links(rtnl)}
-    for index, text in nl.dump_addresses(rtnl):
+    names = {link.index: link.name for link in dump_links(rtnl)}
+    for index, text in dump_addresses(rtnl):
         if _overlap(text, ours):
             raise TopologyError(
                 f"address {text} on device {names.get(index, index)} lies in {block}, which the test needs",
                 "leave out --host-netns init, or end the other run (nsprof topo list)",
             )
-    for route in nl.dump_routes(rtnl):
+    for route in dump_routes(rtnl):
         if _overlap(route.network, ours):
             raise TopologyError(
                 f"the route to {route.network} of this namespace overlaps {block}, which the test needs",
@@ -28,10 +29,10 @@ def refuse_clash(rtnl: nl.Rtnl, block: str) -> None:
             )
 
 
-def refuse_learned_default(rtnl: nl.Rtnl) -> None:
+def refuse_learned_default(rtnl: Rtnl) -> None:
     """Raise TopologyError if IPv6 forwarding would lose the user's default route: the kernel drops routes that a
     router advertisement brought as soon as any device forwards, and nobody could put them back."""
-    if any(route.learned and route.network == "::/0" for route in nl.dump_routes(rtnl)):
+    if any(route.learned and route.network == "::/0" for route in dump_routes(rtnl)):
         raise TopologyError(
             "IPv6 forwarding in this namespace would delete its default route, which a router advertised",
             "leave out --host-netns init, or use IPv4",

@@ -13,6 +13,7 @@ from nsprof.model.scenario import Place, TopologySpec
 from nsprof.netns import entered
 from nsprof.topology import ethtool, reach, shapes, sysctl
 from nsprof.topology import netlink as nl
+from nsprof.topology.dumps import LinkInfo, dump_links
 from nsprof.topology.maker import ETH, MANY, Maker
 from nsprof.topology.namespaces import Ns, RunDirectory, apart, set_receive_cpus
 from nsprof.topology.plan import check_run_id, check_spec, choose_cpus, new_run_id
@@ -142,9 +143,9 @@ class Topology:
         return tuple(found)
 
     @staticmethod
-    def _links(ns: Ns) -> list[nl.LinkInfo]:
+    def _links(ns: Ns) -> list[LinkInfo]:
         with entered(ns.path), nl.Rtnl() as door:
-            return nl.dump_links(door)
+            return dump_links(door)
 
     def describe(self) -> dict[str, Any]:
         """What was built, as JSON."""
@@ -163,7 +164,7 @@ class Topology:
             "dut_cpus": list(self.dut_cpus),
             "remote_cpus": list(self.remote_cpus),
             "receive_steering": bool(self.dut_cpus),
-            "neighbours": "permanent" if self.spec.containers > MANY else "resolved",
+            "neighbours": "permanent" if len(self.clients) > MANY else "resolved",
             **self._facts,
         }
 
