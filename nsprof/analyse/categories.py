@@ -8,8 +8,11 @@ call itself, the softirq loop, a kernel thread), under which anything may run: t
 Checksum, copy, skb alloc/free and contended or sleeping locks have categories of their own. Uncontended spin locks
 (`_raw_spin_lock` itself) follow their caller, while `native_queued_spin_lock_slowpath` is `locking`.
 
-A sample that arrived late (skid) landed where interrupts came back on, so its leaf says nothing: the leaf is passed
-over too and the caller decides; where no caller has a category the sample is `skid`.
+A sample that arrived late (skid) landed where interrupts came back on: its time was spent in the section that ended
+there, which is the work of the caller (`_raw_spin_unlock_irqrestore` in `__wake_up_common_lock` in
+`sock_def_readable`; the softirq loop or the system call entry for the entries themselves). So the leaf is passed over
+and the caller decides the category, though nothing says which function it was; without a categorised caller the
+sample is `skid`.
 
 Any frame of nsprof's own before the interrupt entry makes the sample `profiler`; no stack makes it `unknown`.
 """
@@ -87,7 +90,7 @@ def category_of(name: str, module: str = "", kind: int = FrameKind.KERNEL) -> st
 
 
 def frame_classes(frames: Frames) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
-    """Per frame: its category as an index into `ALL` (-1: a helper, -2: not in the table), and whether it is strong."""
+    """Per frame: its category as an index into `ALL` (-1: a helper, -2: not in the table); whether it is strong."""
     category = np.full(len(frames), _NONE, "i1")
     strong = np.zeros(len(frames), bool)
     fixed = {FrameKind.PROFILER: PROFILER, FrameKind.USER: USER, FrameKind.BPF: _INDEX["BPF"]}
@@ -142,17 +145,18 @@ def stack_categories(
         result[stack[where]] = values[where]
         return result
 
-    def decide(usable: NDArray[Any], default: int) -> NDArray[np.int8]:
-        result = first(usable & ~is_strong, of_frame, default)
-        strong_at = first(usable & is_strong, position, far)
+    def decide(counted: NDArray[Any], default: int) -> NDArray[np.int8]:
+        strong, weak = usable & is_strong & counted, usable & ~is_strong & counted
+        result = first(weak, of_frame, default)
+        strong_at = first(strong, position, far)
         found = strong_at < far
-        result[found] = first(usable & is_strong, of_frame, default)[found]
-        by_root = found & (first(usable & is_strong, root, 0) > 0)
-        result[by_root & (first(unlisted, position, far) < strong_at)] = OTHER
+        result[found] = first(strong, of_frame, default)[found]
+        by_root = found & (first(strong, root, 0) > 0)
+        result[by_root & (first(unlisted & counted, position, far) < strong_at)] = OTHER
         result[profiled] = PROFILER
         result[empty] = UNKNOWN
         return result.astype("i1")
 
-    on_time = decide(usable, OTHER)
-    late = decide(usable & (position > 0), SKID)
+    on_time = decide(np.ones(len(flat), bool), OTHER)
+    late = decide(position > 0, SKID)
     return on_time, np.where(kernel_leaf, late, on_time)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from nsprof.analyse import categories
 from nsprof.analyse.selection import View, device_label, effective_namespace
 from nsprof.errors import UsageError
-from nsprof.model.profile import Context, Direction
+from nsprof.model.profile import Context, Direction, Profile
 
 __all__ = ["BY", "HOP_KINDS", "Groups", "group"]
 
@@ -46,20 +46,35 @@ def group(chosen: View, by: str, row_category: NDArray[np.int64] | None = None) 
 
 
 def _named(number: NDArray[np.int64], name: Callable[[int], tuple[str, str]]) -> Groups:
-    """Groups of the distinct numbers; `name` gives (key, label) of one."""
+    """Groups of the distinct numbers; `name` gives (key, label) of one; equal keys are one group."""
     distinct, inverse = np.unique(number, return_inverse=True)
     named = [name(int(i)) for i in distinct]
-    return Groups(inverse.astype("i8"), tuple(k for k, _ in named), tuple(label for _, label in named))
+    labels = dict(named)
+    place = {key: i for i, key in enumerate(labels)}
+    merged = np.array([place[key] for key, _ in named], "i8")
+    return Groups(merged[inverse], tuple(labels), tuple(labels.values()))
+
+
+def _space_key(profile: Profile, index: int) -> str:
+    """What tells a namespace apart. Those that nsprof made have a role, and their like in the next run is the same
+    place of the scenario; all others are told apart by identity, since names and inodes come again."""
+    if not index:
+        return "unknown"
+    space = profile.namespaces[index - 1]
+    return f"{space.role}/{space.label}" if space.role else f"{space.inode}/{space.cookie}/{space.birth_slice}"
+
+
+def _device_key(profile: Profile, index: int) -> str:
+    entry = profile.devices[index - 1]
+    made = bool(entry.namespace and profile.namespaces[entry.namespace - 1].role)
+    return f"{_space_key(profile, entry.namespace)}/{'' if made else entry.ifindex}/{entry.name}"
 
 
 def _by_netns(chosen: View) -> Groups:
     profile = chosen.profile
 
     def name(index: int) -> tuple[str, str]:
-        if not index:
-            return "unknown", "unknown"
-        space = profile.namespaces[index - 1]
-        return f"{space.inode}/{space.cookie}/{space.birth_slice}", space.label
+        return _space_key(profile, index), profile.namespace_label(index)
 
     return _named(effective_namespace(profile, chosen.row), name)
 
@@ -78,8 +93,7 @@ def _by_device(chosen: View) -> Groups:
             return "no packet", "(no packet)"
         if not index:
             return "unknown", "unknown"
-        entry = profile.devices[index - 1]
-        return f"{entry.namespace}/{entry.ifindex}/{entry.name}", device_label(profile, index)
+        return _device_key(profile, index), device_label(profile, index)
 
     return _named(np.where(at_home, none, device), name)
 
@@ -96,10 +110,12 @@ def _by_hop(chosen: View) -> Groups:
         where = Direction(way).name.lower()
         space_label = profile.namespace_label(ns)
         if dev:
-            return f"{ns}/{dev}/{where}", f"{device_label(profile, dev)} {where}"
+            return f"{_device_key(profile, dev)}/{where}", f"{device_label(profile, dev)} {where}"
         if way == Direction.TASK or (way == Direction.UNKNOWN and ns):
-            return f"{ns}/task", f"{space_label} (task)"
-        return f"{ns}/{dev}/{where}", f"{space_label} {where}" if ns or way else "unknown"
+            return f"{_space_key(profile, ns)}/task", f"{space_label} (task)"
+        if not (ns or way):
+            return "unknown", "unknown"
+        return f"{_space_key(profile, ns)}//{where}", f"{space_label} {where}"
 
     return _named((space * width + device) * len(Direction) + direction, name)
 

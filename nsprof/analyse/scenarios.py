@@ -85,6 +85,7 @@ def scenario_table(
     if not sides:
         raise EvidenceError("no scenario has a usable run")
     base = _baseline(sides, baseline)
+    sides.sort(key=lambda side: side is not base)  # the baseline first, the others as they were run
     rows = tuple(_row(side, base) for side in sides)
     return ScenarioTable(
         title=title or f"CPU usage and throughput against {base.name}",

@@ -12,6 +12,8 @@ from nsprof.units import format_count
 
 __all__ = ["info_parts"]
 
+_SPACES = 20
+
 
 def info_parts(info: Mapping[str, Any]) -> list[Part]:
     """What a profile holds, from the data that `nsprof info --json` prints."""
@@ -136,10 +138,14 @@ def _namespaces(info: Mapping[str, Any]) -> Grid:
     devices: dict[str, list[str]] = {}
     for device in info["devices"]:
         devices.setdefault(device["namespace"], []).append(device["name"])
+    # A host with thousands of pods: those that something is known of come first, and the rest is counted.
+    spaces = sorted(info["namespaces"], key=lambda n: (not n["role"], n["label"].startswith("net:[")))
     rows = [
         (Cell(n["label"]), str(n["inode"]), n["role"], " ".join(devices.get(n["label"], [])))
-        for n in info["namespaces"]
+        for n in spaces[:_SPACES]
     ]
+    if len(spaces) > _SPACES:
+        rows.append((Cell(f"... {len(spaces) - _SPACES} more (--json)", "dim"), "", "", ""))
     columns = (
         Column("Namespace", right=False, wrap=True),
         Column("inode", keep=2),

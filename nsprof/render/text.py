@@ -23,7 +23,7 @@ __all__ = ["cost", "diff_parts", "gap", "percent", "report_parts", "scenario_par
 #: From this share of late samples on, a function is marked.
 SKID_MARK = 0.5
 _MARK = " ~"
-_LEGEND = "~ most of its samples arrived late (skid): the time was spent with interrupts off, before this"
+_LEGEND = "~ most of its samples arrived late (skid): the time was spent with interrupts off, before this function"
 
 
 def cost(value: float, *, sign: bool = False) -> str:
@@ -274,7 +274,8 @@ def _delta_grid(
     body: list[tuple[Cell | str, ...]] = []
     for r in rows:
         cells: list[Cell | str] = [
-            Cell(_name(r), "yellow" if r.skid_share >= SKID_MARK else ""),
+            # A late sample is in the right category or group; only its function is in doubt.
+            Cell(_name(r), "yellow" if r.skid_share >= SKID_MARK else "") if categories else r.name,
             Cell(r.status, "bold"),
             cost(r.base),
             cost(r.new),

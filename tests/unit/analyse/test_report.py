@@ -362,3 +362,17 @@ def test_an_interval_needs_two_runs() -> None:
     three = function(report(bench_profile(runs=3), scenario="host"), "fib_table_lookup").self_interval
     assert three is not None
     assert three.low < 300 < three.high + 10
+
+
+def test_namespaces_made_anew_for_every_run_are_one_place() -> None:
+    from nsprof.model.profile import Namespace
+
+    builder = ProfileBuilder()
+    builder.event(CLOCK)
+    pods = [builder.namespace(Namespace(i, i, name="c0", role="container")) for i in (11, 12)]
+    stack = stack_of(builder, "f")
+    for run, pod in enumerate(pods):
+        builder.samples(Samples.build(1, run=run, stack=stack, context=2, task_ns=pod, count=1, weight=2.0))
+        builder.runs.append(Run("s", duration_s=1, cpus=1, denominators={"second": 1}))
+    for by in ("netns", "hop"):
+        assert [(g.label.split()[0], g.cost) for g in report(builder.build(), by=by).groups] == [("c0", 2.0)]
