@@ -112,7 +112,7 @@ def test_stream_payload_is_what_the_kernel_delivered(ends: tuple[End, End], test
     need("netperf")
     outcome, divided, seen = run(["netperf", "-t", test, "-l", "1"], ends)
     octets = seen[f"{receiver}.IpExt.InOctets"]
-    assert 0.95 * octets / 1024 < divided["kb"] < octets / 1024  # headers are counted in octets
+    assert 0.9 * octets / 1024 < divided["kb"] < octets / 1024  # octets count headers and what was sent twice
     rate = divided["kb"] * 1024 * 8 / 1e6 / outcome.value("elapsed")
     assert outcome.value("throughput") == pytest.approx(rate, rel=0.01)
 
@@ -127,7 +127,10 @@ def test_udp_stream_delivered_is_what_the_kernel_delivered(ends: tuple[End, End]
 def test_iperf3_both_protocols(ends: tuple[End, End]) -> None:
     need("iperf3")
     _, divided, seen = run(["iperf3", "-t", "1"], ends)
-    assert 0.95 < divided["kb"] * 1024 / seen["2.IpExt.InOctets"] < 1
+    # What is still in the receiver's buffer when time is up is not in iperf3's sum (netperf reads to the end).
+    left_over = int(Path("/proc/sys/net/ipv4/tcp_rmem").read_text().split()[2])
+    octets = seen["2.IpExt.InOctets"]
+    assert 0.9 * octets - left_over < divided["kb"] * 1024 < octets
     _, divided, seen = run(["iperf3", "-u", "-b", "20M", "-t", "1"], ends)
     assert abs(seen["2.Udp.InDatagrams"] - divided["datagram"]) <= 2  # its handshake is datagrams too
 
