@@ -32,7 +32,7 @@ _ROOTS = ("scenario", "namespace", "device", "context", "comm", "cpu")
 @click.option(
     "-o", "--output", metavar="FILE", type=click.Path(), default="-", help="File to write (default: stdout)."
 )
-@click.option("-e", "--event", metavar="EVENT", help="Only this event (formats with one value need it if several).")
+@click.option("-e", "--event", metavar="EVENT", help="Only this event (some formats hold one only).")
 @click.option("--scenario", metavar="NAME", help="Only this scenario's runs.")
 @click.option("--value", type=click.Choice(["count", "weight"]), help="folded: samples, or their weight.")
 @click.option(
@@ -54,8 +54,8 @@ def command(
 ) -> None:
     """Write PROFILE (default: profile.nsprof) in a format that other tools read.
 
-    raw, speedscope, flamegraph and chrometrace are py-spy's formats. Nothing is scaled: values are samples, or sums of
-    sample periods.
+    raw, speedscope, flamegraph and chrometrace are py-spy's formats. Nothing is scaled: values are samples, or sums
+    of sample periods.
     """
     from nsprof.store.exporters import BINARY, export
 

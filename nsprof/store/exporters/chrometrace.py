@@ -29,14 +29,17 @@ def write(profile: Profile, stream: IO[bytes], *, event: str | None = None, scen
     order = np.lexsort((samples.stack, samples.slice, samples.task, samples.run))
     out = _Writer(profile, stream)
     thread: tuple[int, int] | None = None
-    clock_us = 0.0
+    clock_us = begin_us = end_us = 0.0
     for row in order.tolist():
         here = int(samples.run[row]), int(samples.task[row])
         if here != thread:
             out.close([], clock_us)
-            thread, clock_us = here, 0.0
+            end_us = max(end_us, clock_us)
+            if thread is not None and here[0] != thread[0]:
+                begin_us = end_us  # threads of two runs may share their numbers: one run stands after the other
+            thread, clock_us = here, begin_us
             out.thread(*thread_of(profile, here[1])[:2])
-        clock_us = _at_least(out, clock_us, float(samples.slice[row]) * 1e6)
+        clock_us = _at_least(out, clock_us, begin_us + float(samples.slice[row]) * 1e6)
         out.switch(profile.stacks[int(samples.stack[row])][::-1].tolist(), clock_us)
         clock_us += float(samples.weight[row]) / 1e3
     out.close([], clock_us)

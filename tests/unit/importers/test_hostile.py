@@ -1,4 +1,5 @@
 """Mutated and hostile input ends, in bounded memory, with a profile or a ProfileFormatError."""
+# ruff: noqa: E501 - lines of other tools' files stand as they are
 
 from __future__ import annotations
 

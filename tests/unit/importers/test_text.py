@@ -1,4 +1,5 @@
 """perf script text, folded stacks, bpftrace maps, bcc's profile: known answers in all their forms."""
+# ruff: noqa: E501 - lines of other tools' files stand as they are
 
 from __future__ import annotations
 
