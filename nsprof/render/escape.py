@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import unicodedata
-
 __all__ = ["safe"]
 
-#: Categories whose characters move the cursor, change direction or show nothing: Cc control, Cf format (bidi
-#: marks, zero width), Cs surrogate, Co private use, Cn unassigned, Zl/Zp line and paragraph separators.
-_UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-
-
 def safe(text: str) -> str:
-    """`text` with every character that is not plain printable written as its escape (`\\x1b`, `\\u202e`)."""
-    if text.isascii() and text.isprintable():
+    """`text` with every character that moves the cursor, changes direction or shows nothing written as its escape
+    (`\\x1b`, `\\u202e`): controls, format characters, surrogates, private use, separators other than the space."""
+    if text.isprintable():
         return text
-    return "".join(c if unicodedata.category(c) not in _UNSAFE else _escape(c) for c in text)
+    return "".join(c if c.isprintable() else _escape(c) for c in text)
 
 
 def _escape(character: str) -> str:
