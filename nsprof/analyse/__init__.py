@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nsprof.analyse.comparing import diff
+    from nsprof.analyse.filters import Filter
     from nsprof.analyse.flaming import flame, flame_diff
     from nsprof.analyse.reporting import report
     from nsprof.analyse.scenarios import scenario_table
-    from nsprof.analyse.selection import Filter
 
 __all__ = ["Filter", "diff", "flame", "flame_diff", "report", "scenario_table"]
 
 _HOME = {
-    "Filter": "selection",
+    "Filter": "filters",
     "diff": "comparing",
     "flame": "flaming",
     "flame_diff": "flaming",

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nsprof.analyse import categories, hosts, statistics
+from nsprof.analyse.filters import Filter
 from nsprof.analyse.grouping import HOP_KINDS, group
 from nsprof.analyse.reporting import LOSS_LIMIT, STEAL_LIMIT
 from nsprof.analyse.selection import (
-    Filter,
     View,
     choose_denominator,
     choose_event,

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nsprof.analyse.comparing import diff, two_sides
+from nsprof.analyse.filters import Filter
 from nsprof.analyse.grouping import HOP_KINDS, group
-from nsprof.analyse.selection import Filter, View, sums, view
+from nsprof.analyse.selection import View, sums, view
 from nsprof.analyse.stacks import Functions, StackTable, function_table, interrupt_cut, row_categories, stack_table
 from nsprof.model.profile import FrameKind, Profile
 from nsprof.model.results import FlameTree, Measure

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nsprof.analyse import categories
-from nsprof.analyse.selection import View, device_label, effective_namespace
+from nsprof.analyse.filters import device_label, effective_namespace
+from nsprof.analyse.selection import View
 from nsprof.errors import UsageError
 from nsprof.model.profile import Context, Direction, Profile
 

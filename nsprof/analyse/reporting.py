@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nsprof.analyse import categories, statistics
+from nsprof.analyse.filters import Filter
 from nsprof.analyse.grouping import HOP_KINDS, group, shares_by_context
-from nsprof.analyse.selection import Filter, View, view
+from nsprof.analyse.selection import View, view
 from nsprof.analyse.stacks import (
     Functions,
     StackTable,

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nsprof.analyse import statistics
+from nsprof.analyse.filters import Filter
 from nsprof.analyse.reporting import LOSS_LIMIT, STEAL_LIMIT
-from nsprof.analyse.selection import Filter, choose_denominator, scenario_names, usable_runs, view
+from nsprof.analyse.selection import choose_denominator, scenario_names, usable_runs, view
 from nsprof.errors import EvidenceError, UsageError
 from nsprof.model.profile import Profile, Run
 from nsprof.model.results import Interval, ScenarioRow, ScenarioTable

@@ -6,16 +6,16 @@ row that passed, its unit cost within its own run, and whatever the reports need
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nsprof.analyse.filters import Filter, near, other_load, row_mask
 from nsprof.errors import EvidenceError, UsageError
-from nsprof.model.profile import Context, Direction, Event, Lateness, Profile, Run
+from nsprof.model.profile import Event, Lateness, Profile, Run
 from nsprof.model.results import Measure
 from nsprof.units import DENOMINATOR_NOUNS
 
@@ -38,36 +38,6 @@ DENOMINATOR_ORDER = ("transaction", "operation", "datagram", "kb", "skb", "segme
 _ALIASES = {"packet": "skb", "byte": "kb", "request": "transaction", "s": "second", "kilobyte": "kb"}
 #: Events by which a profile with several is read when none is named.
 _EVENT_ORDER = ("cpu-clock", "cycles", "task-clock", "instructions")
-
-
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """Which samples to keep; empty tuples keep all.
-
-    `namespaces` are labels, inodes or `net:[inode]`; `devices` names or `NAMESPACE:DEVICE`; `contexts` names of
-    `Context` in lower case; `tasks` comms or PIDs; `slices` first and last second of the run, inclusive. `side` is
-    whose CPUs are meant where a run tells them apart: "dut" (device under test), "remote", "all". `everyone` counts
-    the tasks of namespaces that have no part in the scenario too (see `other_load`).
-    """
-
-    namespaces: tuple[str, ...] = ()
-    devices: tuple[str, ...] = ()
-    contexts: tuple[str, ...] = ()
-    cpus: tuple[int, ...] = ()
-    tasks: tuple[str, ...] = ()
-    slices: tuple[int, int] | None = None
-    everyone: bool = False
-    side: Literal["dut", "remote", "all"] = "dut"
-
-    @property
-    def is_partial(self) -> bool:
-        """Whether the samples kept are less than everything the chosen CPUs did."""
-        return bool(self.namespaces or self.devices or self.contexts or self.cpus or self.tasks or self.slices)
-
-    @property
-    def needs_hop(self) -> bool:
-        """Whether hop probes make the answer better."""
-        return bool(self.namespaces or self.devices)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,12 +98,6 @@ def sums(key: NDArray[Any], values: NDArray[Any], keys: int) -> NDArray[np.float
     return np.bincount(key, weights=values, minlength=keys).astype("f8", copy=False)
 
 
-def _near(word: str, known: Iterable[str]) -> str:
-    known = list(known)
-    near = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known[:12])}" if known else ""
-
-
 def scenario_names(profile: Profile) -> tuple[str, ...]:
     """The scenarios as they are named: `KERNEL:SCENARIO` where the profile holds runs of several kernels."""
     if len({r.kernel for r in profile.runs}) <= 1:
@@ -160,7 +124,7 @@ def choose_scenario(profile: Profile, scenario: str | None) -> str:
         return same[0]
     if same:
         raise UsageError(f"scenario {scenario!r} was run on several kernels", f"choose one of {', '.join(same)}")
-    raise UsageError(f"no scenario {scenario!r} in the profile", _near(scenario, names))
+    raise UsageError(f"no scenario {scenario!r} in the profile", near(scenario, names))
 
 
 def usable_runs(profile: Profile, name: str) -> tuple[int, ...]:
@@ -203,7 +167,7 @@ def choose_event(profile: Profile, event: str | None, runs: Sequence[int]) -> tu
             raise EvidenceError("no samples in the chosen runs", "nsprof info shows what the profile holds")
         event = next((n for n in _EVENT_ORDER if n in names), names[0])
     elif event not in {e.name for e in profile.events}:
-        raise UsageError(f"no event {event!r} in the profile", _near(event, names))
+        raise UsageError(f"no event {event!r} in the profile", near(event, names))
     same = [i for i, e in enumerate(profile.events) if e.name == event]
     first = next((i for i in same if present[i]), same[0])
     chosen = profile.events[first]
@@ -230,7 +194,7 @@ def choose_denominator(run_sets: Sequence[Sequence[Run]], per: str | None) -> st
         if per in ("share", "", "total", "none"):
             return "share" if per == "share" else ""
         if per not in DENOMINATOR_ORDER:
-            raise UsageError(f"no unit {per!r} to reckon per", _near(per, [*DENOMINATOR_ORDER, "share", "total"]))
+            raise UsageError(f"no unit {per!r} to reckon per", near(per, [*DENOMINATOR_ORDER, "share", "total"]))
         if not everywhere(per):
             known = [d for d in DENOMINATOR_ORDER if everywhere(d)]
             raise EvidenceError(
@@ -276,7 +240,7 @@ def view(
     if where.slices is not None and per is None and all(r.duration_s > 0 for r in objects):
         per = "second"
     denominator = choose_denominator([objects], per)
-    mask, cpus_note = _rows(profile, chosen, event_rows, where)
+    mask, cpus_note = row_mask(profile, chosen, event_rows, where)
     others = mask & other_load(profile) if not where.everyone else np.zeros(len(mask), bool)
     other_weight = float(profile.samples.weight[others].sum())
     row = np.flatnonzero(mask & ~others)
@@ -304,24 +268,6 @@ def view(
         notes=tuple(filter(None, notes)),
         other_weight=other_weight,
     )
-
-
-def other_load(profile: Profile) -> NDArray[np.bool_]:
-    """Samples of tasks that have no part in the scenario: their namespace is none of those made for it.
-
-    Only where nsprof made the namespaces itself (they have roles) can that be told, and only of work in user or task
-    context: a softirq in a foreign task may well serve the scenario. Kernel threads and the idle task belong to the
-    initial namespace; what the idle task does (SCHED) is kept, since waking up is part of the path.
-    """
-    roles = np.array([False, *(bool(n.role) for n in profile.namespaces)])
-    samples = profile.samples
-    if not roles.any():
-        return np.zeros(len(samples), bool)
-    own = np.isin(samples.context, (Context.TASK, Context.USER)) & np.isin(
-        samples.hop_dir, (Direction.UNKNOWN, Direction.TASK)
-    )
-    foreign: NDArray[np.bool_] = own & (samples.task_ns != 0) & ~roles[samples.task_ns]
-    return foreign
 
 
 def _other_note(other: float, counted: float) -> str:
@@ -373,117 +319,6 @@ def _probe_note(profile: Profile, scenario: str, chosen: Sequence[int], hop: boo
     if not hop and not any(with_hop):
         return f"from the {len(chosen)} runs without hop probes; {left} with them serve --by netns, device and hop"
     return ""
-
-
-def _rows(
-    profile: Profile, runs: Sequence[int], event_rows: NDArray[np.bool_], where: Filter
-) -> tuple[NDArray[np.bool_], str]:
-    samples = profile.samples
-    run_there = np.zeros(len(profile.runs), bool)
-    run_there[list(runs)] = True
-    mask = run_there[samples.run] & event_rows[samples.event] & (samples.context != Context.IDLE)
-    side_mask, note = _side(profile, runs, where.side)
-    if side_mask is not None:
-        mask &= side_mask
-    if where.cpus:
-        mask &= np.isin(samples.cpu, where.cpus)
-    if where.contexts:
-        wanted = [_context(name) for name in where.contexts]
-        mask &= np.isin(samples.context, wanted)
-    if where.slices is not None:
-        mask &= (samples.slice >= where.slices[0]) & (samples.slice <= where.slices[1])
-    if where.tasks:
-        mask &= _task_mask(profile, where.tasks)[samples.task]
-    if where.namespaces:
-        wanted_ns = _namespaces(profile, where.namespaces)
-        mask &= wanted_ns[effective_namespace(profile)]
-    if where.devices:
-        mask &= _devices(profile, where.devices)[samples.hop_dev]
-    return mask, note
-
-
-def _side(profile: Profile, runs: Sequence[int], side: str) -> tuple[NDArray[np.bool_] | None, str]:
-    """Rows on the CPUs of one side, where the runs tell sides apart."""
-    sets = [profile.runs[i].dut_cpus if side == "dut" else profile.runs[i].remote_cpus for i in runs]
-    if side == "all" or not any(sets):
-        return None, ""
-    top = max([int(profile.samples.cpu.max(initial=0)), *(c for s in sets for c in s)]) + 1
-    allowed = np.zeros((len(profile.runs), top), bool)
-    for i, cpus in zip(runs, sets, strict=True):
-        allowed[i, list(cpus) if cpus else slice(None)] = True
-    chosen = sorted({c for s in sets for c in s})
-    label = "device under test" if side == "dut" else "remote end"
-    note = f"CPUs of the {label}: {', '.join(map(str, chosen))}"
-    if side == "dut":
-        note += " (--side remote or all for the others)"
-    return allowed[profile.samples.run, profile.samples.cpu], note
-
-
-def _context(name: str) -> int:
-    try:
-        return int(Context[name.upper()])
-    except KeyError:
-        raise UsageError(f"no context {name!r}", _near(name.lower(), [c.name.lower() for c in Context])) from None
-
-
-def _task_mask(profile: Profile, words: Sequence[str]) -> NDArray[np.bool_]:
-    if not profile.tasks:
-        raise EvidenceError("the profile does not know its tasks")
-    mask = np.zeros(len(profile.tasks), bool)
-    for word in words:
-        hits = [i for i, t in enumerate(profile.tasks) if word in (t.comm, str(t.tgid), str(t.pid))]
-        if not hits:
-            raise UsageError(
-                f"no task {word!r} in the profile", _near(word, dict.fromkeys(t.comm for t in profile.tasks))
-            )
-        mask[hits] = True
-    return mask
-
-
-def _namespaces(profile: Profile, words: Sequence[str]) -> NDArray[np.bool_]:
-    mask = np.zeros(len(profile.namespaces) + 1, bool)
-    for word in words:
-        hits = [
-            i + 1
-            for i, n in enumerate(profile.namespaces)
-            if word in (n.label, n.name, str(n.inode), f"net:[{n.inode}]") and word
-        ]
-        if word == "unknown":
-            hits.append(0)
-        if not hits:
-            raise UsageError(
-                f"no namespace {word!r} in the profile", _near(word, [n.label for n in profile.namespaces])
-            )
-        mask[hits] = True
-    return mask
-
-
-def _devices(profile: Profile, words: Sequence[str]) -> NDArray[np.bool_]:
-    mask = np.zeros(len(profile.devices) + 1, bool)
-    labels = [device_label(profile, i + 1) for i in range(len(profile.devices))]
-    for word in words:
-        hits = [i + 1 for i, d in enumerate(profile.devices) if word in (d.name, labels[i])]
-        if word == "unknown":
-            hits.append(0)
-        if not hits:
-            raise UsageError(f"no device {word!r} in the profile", _near(word, labels))
-        mask[hits] = True
-    return mask
-
-
-def device_label(profile: Profile, index_plus_one: int) -> str:
-    """`namespace:device`, since every pod has an eth0."""
-    if not index_plus_one:
-        return "unknown"
-    device = profile.devices[index_plus_one - 1]
-    return f"{profile.namespace_label(device.namespace)}:{device.name}"
-
-
-def effective_namespace(profile: Profile, rows: NDArray[Any] | None = None) -> NDArray[np.int64]:
-    """The namespace that the CPU worked for: the hop's; without one, in task context, the task's; else 0."""
-    s = profile.samples if rows is None else profile.samples.take(rows)
-    own = np.isin(s.context, (Context.TASK, Context.USER)) & np.isin(s.hop_dir, (Direction.UNKNOWN, Direction.TASK))
-    return np.where(s.hop_ns != 0, s.hop_ns, np.where(own, s.task_ns, 0)).astype("i8")
 
 
 def with_measure(chosen: View, per: str) -> View:

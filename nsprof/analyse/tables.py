@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from nsprof.analyse.selection import device_label, effective_namespace
+from nsprof.analyse.filters import device_label, effective_namespace
 from nsprof.kernelnames import fold_suffixes
 from nsprof.model.profile import Context, Direction, Lateness, Profile
 from nsprof.model.results import FlameTree, Interval
