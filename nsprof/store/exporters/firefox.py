@@ -183,6 +183,7 @@ def _thread(profile: Profile, samples: Any, rows: Any) -> dict[str, Any]:
             "time": time.tolist(),
             "weight": weight.tolist(),
             "weightType": "tracing-ms" if clock else "samples",
+            **({"threadCPUDelta": np.rint(samples.weight[rows]).astype("i8").tolist()} if clock else {}),
         },
         "markers": {k: [] for k in ("category", "data", "endTime", "name", "phase", "startTime")} | {"length": 0},
         "nativeSymbols": {k: [] for k in ("address", "functionSize", "libIndex", "name")} | {"length": 0},

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
 import io
 import json
+import os
+import re
+import signal
 import subprocess
+import tempfile
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -309,6 +315,41 @@ def _indices_fit(thread: dict[str, Any], categories: int) -> None:
     assert all(0 <= c < categories for c in [*stacks["category"], *frames["category"]])
     assert all(0 <= n < len(thread["stringArray"]) for n in funcs["name"])
     assert all(-1 <= r < thread["resourceTable"]["length"] for r in funcs["resource"])
+
+
+def test_firefox_profilers_own_reader_finds_threads_functions_and_time(tmp_path: Path) -> None:
+    need("node")
+    program = npm("@firefox-devtools/profiler-cli@0.10.0") / "dist" / "profiler-cli.js"
+    file = tmp_path / "p.json"
+    file.write_bytes(written(sample_profile(), "firefox"))
+    with tempfile.TemporaryDirectory(prefix="ff") as sessions:  # a socket's path must be short
+
+        def ask(*words: str) -> subprocess.CompletedProcess[str]:
+            environment = {**os.environ, "PROFILER_CLI_SESSION_DIR": sessions}
+            call = ["node", str(program), *words]
+            return subprocess.run(call, capture_output=True, text=True, timeout=60, env=environment)
+
+        loaded = ask("load", str(file))
+        daemon = re.search(r"running as pid (\d+)", loaded.stderr + loaded.stdout)
+        try:
+            for _ in range(20):  # it gives its daemon half a second to start, which a busy machine exceeds
+                if loaded.returncode == 0:
+                    break
+                time.sleep(0.5)
+                loaded = ask("profile", "info")
+            assert loaded.returncode == 0, loaded.stderr + loaded.stdout
+            totals: Counter[str] = Counter()
+            for number in range(4):
+                told = ask("thread", "samples", "--thread", f"t-{number}", "--include-idle", "--json")
+                for each in json.loads(told.stdout)["topFunctionsByTotal"]:
+                    totals[each["name"]] += each["selfSamples"]
+        finally:
+            if ask("stop").returncode and daemon:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(daemon[1]), signal.SIGTERM)
+    assert totals["[kernel.kallsyms]!udp_rcv"] == pytest.approx(26.0)
+    assert totals["[veth]!veth_xmit"] == pytest.approx(1.0)
+    assert totals["[bpf]!bpf_prog_x"] == pytest.approx(2.5)
 
 
 def test_csv_rows_and_formulas_made_harmless() -> None:

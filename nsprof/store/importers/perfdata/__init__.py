@@ -371,9 +371,9 @@ def _tasks(side: Side, columns: dict[str, NDArray[Any]]) -> tuple[NDArray[np.int
         if len({name for _, name in history}) == 1:
             task[rows] = table.setdefault((pid, tid, history[0][1]), len(table))
             continue
-        names = at_times(history, columns["time"][rows])
-        numbers = {name: table.setdefault((pid, tid, name), len(table)) for name in dict.fromkeys(names)}
-        task[rows] = [numbers[name] for name in at_times(history, columns["time"][rows])]
+        names, which = at_times(history, columns["time"][rows])
+        number = np.array([table.setdefault((pid, tid, name), len(table)) for name in names], "i8")
+        task[rows] = number[which]
     return task, list(table)
 
 
@@ -393,8 +393,8 @@ def _namespaces(side: Side, columns: dict[str, NDArray[Any]]) -> tuple[NDArray[A
         history = side.netns.get(tid)
         if history:
             rows = np.flatnonzero(columns["tid"] == tid)
-            inodes = at_times(history, columns["time"][rows])
-            out[rows] = [table.setdefault(i, len(table)) + 1 for i in inodes]
+            inodes, which = at_times(history, columns["time"][rows])
+            out[rows] = np.array([table.setdefault(i, len(table)) + 1 for i in inodes], "u4")[which]
     return out, [Namespace(min(inode, 2**63 - 1)) for inode in table]
 
 

@@ -99,24 +99,27 @@ class Scan:
         """The same for the common case, in as few steps a record as Python can: little-endian, even positions."""
         half = buf[: end & ~1].cast("H")
         i, stop = pos >> 1, (end >> 1) - 4
-        add, left = samples.append, _BATCH
-        while i <= stop and left:
+        found: list[int] = []
+        add, left = found.append, _BATCH
+        while i <= stop and len(found) < left:
             size = half[i + 3]
             following = i + (size >> 1)
             if size < 8 or size & 1 or following > stop + 4:
                 break  # left to the careful loop
-            left -= 1
             if half[i] == SAMPLE and not half[i + 1]:
                 add(i + i)
                 i = following
                 continue
+            left -= 1
             step = self._other(buf, i + i, half[i] | half[i + 1] << 16, size)
             if i + i + step > end:
                 break
             others.append(i + i)
             i += step >> 1
             if step & 1:
+                samples.extend(found)
                 return i + i + 1
+        samples.extend(found)
         return i + i
 
     def _other(self, buf: memoryview, pos: int, kind: int, size: int) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
@@ -278,9 +277,10 @@ def _note(now: dict[int, _T], history: dict[int, list[tuple[int, _T]]], tid: int
     history.setdefault(tid, []).append((time, value))
 
 
-def at_times(history: list[tuple[int, _T]], times: NDArray[np.uint64]) -> Iterable[_T]:
-    """The value that held at each time; before the first one, the first."""
+def at_times(history: list[tuple[int, _T]], times: NDArray[np.uint64]) -> tuple[list[_T], NDArray[np.int64]]:
+    """(distinct values, which of them held at each time); before the first one, the first."""
+    table = {value: number for number, value in enumerate(dict.fromkeys(v for _, v in history))}
     starts = np.array([t for t, _ in history], "u8")
+    number = np.array([table[v] for _, v in history], "i8")
     at = (np.searchsorted(starts, times, side="right") - 1).clip(0)
-    values = [v for _, v in history]
-    return (values[i] for i in at.tolist())
+    return list(table), number[at]
