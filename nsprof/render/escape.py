@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["safe"]
 
+
 def safe(text: str) -> str:
     """`text` with every character that moves the cursor, changes direction or shows nothing written as its escape
     (`\\x1b`, `\\u202e`): controls, format characters, surrogates, private use, separators other than the space."""

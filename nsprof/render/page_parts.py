@@ -246,7 +246,7 @@ def runs(content: PageContent) -> str:
         if not drawn:
             continue
         rows = [
-            [g.label, value_text(g.centre, chart.unit), " ".join(value_text(v, chart.unit) for v in g.values)]
+            [g.label, value_text(g.centre, chart.unit), ", ".join(bare(v, chart.unit) for v in g.values)]
             for g in chart.groups
         ]
         listed = table(["Scenario", "centre", "each run"], rows, caption=f"{chart.title}: every run")

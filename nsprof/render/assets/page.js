@@ -94,11 +94,13 @@
         this.rows().map((r) => this.shownColumns.map((k) => this.cell(r, k))), this.shownColumns.map((k) => this.right(k)))));
       box.append(copy);
     }
+    extra(k) { return ["Module", "base total", "new total", "samples base", "samples new", "skid"].includes(this.spec.columns[k].title); } // not printed
+    kind(k) { return (this.right(k) ? "num" : "") + (this.extra(k) ? " extra" : ""); }
     right(k) { return !["name", "text", "verdict", "status"].includes(this.spec.columns[k].kind); }
     head() {
       const row = make("tr");
       for (const k of this.shownColumns) {
-        const column = this.spec.columns[k], th = make("th", { scope: "col", title: column.hint, class: this.right(k) ? "num" : "" });
+        const column = this.spec.columns[k], th = make("th", { scope: "col", title: column.hint, class: this.kind(k) });
         th.setAttribute("aria-sort", k === this.sort ? (this.down ? "descending" : "ascending") : "none");
         const button = make("button", { type: "button" }, column.title);
         button.addEventListener("click", () => { this.down = this.sort === k ? !this.down : this.right(k); this.sort = k; this.draw(); this.node.querySelectorAll("thead button")[this.shownColumns.indexOf(k)].focus(); });
@@ -120,7 +122,7 @@
           tr.append(th);
         } else {
           const sign = kind === "delta" && row[k] ? (this.weak(row) ? " weak" : row[k] > 0 ? " up" : " down") : "";
-          tr.append(make("td", { class: (this.right(k) ? "num" : "") + sign }, text));
+          tr.append(make("td", { class: this.kind(k) + sign }, text));
         }
       }
       return tr;
