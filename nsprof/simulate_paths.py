@@ -54,8 +54,8 @@ def check_path(plan: Plan, options: SimulateOptions, calls: Mapping[str, int], p
     # TCP acknowledges now and then, so a single sample may differ from the mean of all by an skb or two.
     if not skbs or abs(skbs - seen) > max(2.0, 0.1 * seen):
         raise VmError(
-            f"scenario {plan.name}: its packets did not take the pairs: veth_xmit sent {skbs:g} skbs in a sample where "
-            f"the counters of {plan.wire} saw {seen:g}"
+            f"scenario {plan.name}: its packets did not take the pairs: veth_xmit sent {skbs:g} skbs in a sample "
+            f"where the counters of {plan.wire} saw {seen:g}"
         )
     if options.workload.startswith("udp") and options.bytes_each <= 1400 and abs(seen - skbs) > 1e-9:
         raise VmError(f"scenario {plan.name}: {seen:g} skbs on {plan.wire} in a sample, {skbs:g} expected")

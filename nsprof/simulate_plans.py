@@ -90,9 +90,7 @@ class _Builder:
             f"link add {wire}{mtu} address 02:00:00:00:00:01 type veth "
             f"peer name {ETH}{mtu} address 02:00:00:00:00:02 netns remote",
         )
-        self.do(
-            "remote", f"addr add {self.addresses.remote}/{self.addresses.prefix} dev {ETH}", f"link set {ETH} up"
-        )
+        self.do("remote", f"addr add {self.addresses.remote}/{self.addresses.prefix} dev {ETH}", f"link set {ETH} up")
 
     def host_up(self, device: str, address: str = "", prefix: int = 0) -> None:
         lines = [f"addr add {address}/{prefix or self.addresses.prefix} dev {device}"] if address else []
@@ -106,9 +104,15 @@ class _Builder:
         settings: list[tuple[str, str]] = []
         for device in devices:
             if self.spec.family == 4:
-                settings += [(f"net/ipv4/conf/{device}/proxy_arp", "1"), (f"net/ipv4/neigh/{device}/proxy_delay", "0")]
+                settings += [
+                    (f"net/ipv4/conf/{device}/proxy_arp", "1"),
+                    (f"net/ipv4/neigh/{device}/proxy_delay", "0"),
+                ]
             else:
-                settings += [(f"net/ipv6/conf/{device}/proxy_ndp", "1"), (f"net/ipv6/neigh/{device}/proxy_delay", "0")]
+                settings += [
+                    (f"net/ipv6/conf/{device}/proxy_ndp", "1"),
+                    (f"net/ipv6/neigh/{device}/proxy_delay", "0"),
+                ]
         self.do("host", settings=tuple(settings))
 
     def make_bridge(self) -> None:
@@ -281,7 +285,7 @@ def _rules(b: _Builder, count: int) -> None:
     for hook in hooks:
         commands.append(f"add chain {family} nsprof {hook} {{ type filter hook {hook} priority 0 ; }}")
         commands += [f"add rule {family} nsprof {hook} {match}{1 + n % 250} drop" for n in range(count)]
-    b.steps.append(Step("host", shell=(("nft", "; ".join(commands)),)))
+    b.steps.append(Step("host", run=(("nft", "; ".join(commands)),)))
 
 
 def _offloads(b: _Builder, offloads: Mapping[str, bool]) -> None:
@@ -294,7 +298,7 @@ def _offloads(b: _Builder, offloads: Mapping[str, bool]) -> None:
         ends = [("remote", ETH), *((f"c{n}", ETH) for n in range(b.containers))]
     if b.spec.shape == "device":
         ends = [("remote", ETH), ("c0", b.names.wire)]
-    b.steps += [Step(netns, shell=(("ethtool", "-K", device, *words),)) for netns, device in ends]
+    b.steps += [Step(netns, run=(("ethtool", "-K", device, *words),)) for netns, device in ends]
 
 
 def plan_for(spec: TopologySpec, extra: Perturbations | None = None) -> Plan:
@@ -318,4 +322,4 @@ def plan_for(spec: TopologySpec, extra: Perturbations | None = None) -> Plan:
         modules=tuple(dict.fromkeys(builder.modules)),
         programs=tuple(dict.fromkeys(builder.programs)),
     )
-    return replace(plan, steps=tuple(step for step in plan.steps if step.ip or step.settings or step.shell))
+    return replace(plan, steps=tuple(step for step in plan.steps if step.ip or step.settings or step.run))

@@ -109,7 +109,9 @@ def report_parts(
     for kernel in kernels:
         parts.append(_totals(kernel, [g for g in groups if g.kernel == kernel], estimate))
     if options.caches:
-        parts.append(Lines(("Misses: median (least..most) over the boots; page placement moves them, even in sign.",)))
+        parts.append(
+            Lines(("Misses: median (least..most) over the boots; page placement moves them, even in sign.",))
+        )
     parts += _warnings(groups)
     if len(kernels) > 1:
         parts += _patchset(groups, kernels, limit, noun)
@@ -127,15 +129,20 @@ def _how(options: SimulateOptions, groups: Sequence[Group]) -> str:
     seeds = f"{len(options.seeds)} boots each, " if len(options.seeds) > 1 else ""
     exact = " Counts of a user's command are not exact." if options.command else ""
     return (
-        f"{seeds}{len(first.samples)} samples of {options.per_sample}, modal sample shown; mitigations={options.mitigations}; "
-        f"no prefetch, speculation, page walks or coherence.{exact}"
+        f"{seeds}{len(first.samples)} samples of {options.per_sample}, modal sample shown; "
+        f"mitigations={options.mitigations}; no prefetch, speculation, page walks or coherence.{exact}"
     )
 
 
 def _totals(kernel: str, groups: Sequence[Group], estimate: Mapping[str, float]) -> Grid:
     base = statistics.median(groups[0].per_unit("instructions"))
     present = [q for q in (*_LINES, *_MISSES) if any(sum(g.per_unit(q)) for g in groups)]
-    columns = [Column("scenario", right=False), Column("instructions"), Column(f"vs {groups[0].scenario}"), Column("%")]
+    columns = [
+        Column("scenario", right=False),
+        Column("instructions"),
+        Column(f"vs {groups[0].scenario}"),
+        Column("%"),
+    ]
     columns += [Column("background", keep=2), Column("loads", keep=4), Column("stores", keep=4)]
     columns += [Column("rep iter.", keep=6), Column("skbs", keep=5), Column("modal", keep=3)]
     columns += [Column(q.replace("-", " "), keep=1) for q in present]
@@ -169,7 +176,9 @@ def _warnings(groups: Sequence[Group]) -> list[Part]:
     for group in groups:
         share = min(m.modal_share for m in group.boots)
         if share < 0.5:
-            lines.append(f"{group.title}: only {share:.0%} of the samples are alike; take more --samples or --packets")
+            lines.append(
+                f"{group.title}: only {share:.0%} of the samples are alike; take more --samples or --packets"
+            )
         unmatched = max(m.sample.unmatched for m in group.boots)
         if unmatched:
             lines.append(f"{group.title}: {unmatched} unmatched returns in the modal sample (under [unknown])")

@@ -38,10 +38,15 @@ _WORKLOADS = ("udp-rr", "udp-stream", "tcp-rr", "tcp-stream", "tcp-crr")
 @click.option("--br-nf", is_flag=True, help="bridge-nf-call-iptables=1.")
 @click.option("--mitigations", default="off", show_default=True, metavar="WORDS", help="The kernel's mitigations=.")
 @click.option("--footprint", is_flag=True, help="Distinct 64-byte lines of data and text that one packet touches.")
-@click.option("--cache", default="", metavar="l1d=48k:12,...", help="Model misses of l1d, l1i, l2; 'default': a server.")
+@click.option(
+    "--cache", default="", metavar="l1d=48k:12,...", help="Model misses of l1d, l1i, l2; 'default': a server."
+)
 @click.option("--boots", type=int, default=0, metavar="N", help="Boots with different seeds (default 1; misses 3).")
+@click.option("--rounds", type=int, default=4, show_default=True, metavar="N", help="Networks a boot (hash seeds).")
 @click.option("--seed", type=int, default=1, show_default=True, metavar="N", help="First seed.")
-@click.option("--estimate", default="", metavar="l2=80,...", help="ns for each instruction, l1d, l1i, l2 miss: a column.")
+@click.option(
+    "--estimate", default="", metavar="l2=80,...", help="ns for each instruction, l1d, l1i, l2 miss: a column."
+)
 @click.option("--sweep", default="", metavar="containers=1,10,50", help="The curve and its slope.")
 @click.option("-j", "--jobs", type=int, default=0, metavar="N", help="Boots at once (default: CPUs).")
 @click.option("--timeout", "timeout_s", type=float, default=600.0, show_default=True, metavar="S", help="Of a boot.")
@@ -109,7 +114,19 @@ def _options(given: dict[str, Any]) -> SimulateOptions:
         **{
             name: given[name]
             for name in (
-                *("workload", "size", "family", "packets", "samples", "warmup", "containers", "mtu", "boots", "seed"),
+                *(
+                    "workload",
+                    "size",
+                    "family",
+                    "packets",
+                    "samples",
+                    "warmup",
+                    "containers",
+                    "mtu",
+                    "boots",
+                    "rounds",
+                    "seed",
+                ),
                 *("mitigations", "modules", "jobs", "timeout_s"),
             )
         },
@@ -163,6 +180,8 @@ def _caches(text: str) -> tuple[tuple[str, str], ...]:
             raise UsageError(f"--cache: {name}={geometry}", "write l1d=48k:12,l1i=32k:8,l2=2m:16 (size:ways)")
         kib, number = int(size[:-1]) * factor, int(ways)
         if not number or not kib or kib * 1024 % (64 * number):
-            raise UsageError(f"--cache: {name}={geometry}: {kib} KiB do not divide into {number} ways of 64-byte lines")
+            raise UsageError(
+                f"--cache: {name}={geometry}: {kib} KiB do not divide into {number} ways of 64-byte lines"
+            )
         found.append((name, f"{kib}:{number}"))
     return tuple(found)

@@ -12,7 +12,7 @@ import shlex
 import shutil
 import stat
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,17 +25,27 @@ __all__ = ["GuestJob", "Plan", "Step", "archive", "program_files"]
 #: What every scenario may need; loaded always, so that code lies at the same addresses in all of them.
 MODULES = ("veth", "bridge")
 _IP = "/usr/bin/ip"
-APPLETS = ("sh", "mount", "insmod", "mkdir", "cat", "gzip", "poweroff", "nsenter", "sleep", "echo", "sysctl", "ls")
+_JOB_UNIT = 1 << 18
+_INIT = b"""#!/bin/busybox sh
+export PATH=/bin:/usr/bin:/sbin:/usr/sbin
+mount -t devtmpfs dev /dev; mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t tmpfs run /run
+mkdir -p /run/netns
+cd / && cpio -i -d -u < /job.cpio 2> /dev/null
+read seed < /seed; traffic seed "$seed"
+exec sh /job/start
+"""
+APPLETS = ("sh", "mount", "insmod", "mkdir", "cat", "gzip", "poweroff", "nsenter", "sleep", "echo", "ls", "cpio")
 
 
 @dataclass(frozen=True)
 class Step:
-    """What is done inside one network namespace, in this order: settings (file under /proc/sys -> value), `ip`."""
+    """What is done inside one network namespace, in this order: settings (file under /proc/sys -> value), lines of
+    `ip -batch`, programs."""
 
     netns: str
     settings: tuple[tuple[str, str], ...] = ()
     ip: tuple[str, ...] = ()
-    shell: tuple[tuple[str, ...], ...] = ()
+    run: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,10 +71,16 @@ class Plan:
 
 @dataclass(frozen=True)
 class GuestJob:
-    """What the guest does once its network stands: `arguments` are those of the traffic program."""
+    """What the guest does once its network stands: `arguments` are those of the traffic program.
+
+    `rounds`: the network is built, measured and removed so many times, since each time brings other hash seeds;
+    they follow from `seed`, whatever else differs between jobs.
+    """
 
     plan: Plan | None
     arguments: tuple[str, ...] = ()
+    rounds: int = 1
+    seed: int = 1
     dump_symbols: bool = False
     command: tuple[str, ...] = ()
     files: Mapping[str, Path] = field(default_factory=dict)
@@ -93,7 +109,7 @@ def archive(kernel: Kernel, job: GuestJob) -> bytes:
         files.update(program_files(program))
     base = initramfs.build(
         kernel,
-        init=b"#!/bin/busybox sh\nexec /bin/busybox sh /job/start\n",
+        init=_INIT,
         modules=chain,
         applets=APPLETS,
         directories=("proc", "sys", "run", "tmp", "etc", "run/netns"),
@@ -110,7 +126,11 @@ def archive(kernel: Kernel, job: GuestJob) -> bytes:
                 own.append(initramfs.Entry(str(folder), stat.S_IFDIR | 0o755))
         mode = stat.S_IMODE(path.stat().st_mode) | 0o444
         own.append(initramfs.Entry(name.lstrip("/"), stat.S_IFREG | mode, path.read_bytes()))
-    return base.read_bytes() + initramfs.cpio(own)
+    # One file of a size that jobs have in common: up to the seeding the guest executes the same instructions
+    # whatever the job, so that the kernel's random numbers are the same as well.
+    blob = initramfs.cpio([*own, initramfs.Entry("seed", stat.S_IFREG | 0o644, str(job.seed).encode())])
+    blob += bytes(-len(blob) % _JOB_UNIT)
+    return base.read_bytes() + initramfs.cpio([initramfs.Entry("job.cpio", stat.S_IFREG | 0o644, blob)])
 
 
 def modules_key(kernel: Kernel, plan: Plan | None) -> str:
@@ -124,27 +144,30 @@ def modules_key(kernel: Kernel, plan: Plan | None) -> str:
 
 def _scripts(job: GuestJob) -> dict[str, str]:
     start = [
-        "export PATH=/bin:/usr/bin:/sbin:/usr/sbin",
-        "mount -t devtmpfs dev /dev; mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t tmpfs run /run",
-        "mkdir -p /run/netns",
         'fail() { echo "NSPROF failed $*"; poweroff -f; sleep 9; }',
         'for m in /modules/*.ko; do [ -e "$m" ] && { insmod "$m" || fail "module $m"; }; done',
     ]
     scripts: dict[str, str] = {}
-    if job.plan:
-        start += _plan_lines(job.plan, scripts)
-    start.append("echo NSPROF ready")
     if job.dump_symbols:
-        start.append("cat /proc/modules /proc/kallsyms | gzip -1 | traffic bulk || fail symbols")
-    elif job.arguments:
-        words = [*job.arguments, *(("--", *job.command) if job.command else ())]
-        start.append("traffic " + " ".join(shlex.quote(word) for word in words) + " || fail traffic program")
+        start += ["echo NSPROF ready", "cat /proc/modules /proc/kallsyms | gzip -1 | traffic bulk || fail symbols"]
+    for number in range(0 if job.dump_symbols else job.rounds):
+        if job.plan:
+            start += _plan_lines(job.plan, scripts)
+        if number == 0:
+            start.append("echo NSPROF ready")
+        if job.arguments:
+            words = [*job.arguments, *(("--", *job.command) if job.command else ())]
+            start.append("traffic " + " ".join(shlex.quote(word) for word in words) + " || fail traffic program")
+        if job.plan and number + 1 < job.rounds:
+            # Removal goes on in the background; sleeping costs nothing here, idle time is skipped.
+            start += [f"{_IP} -batch /job/remove || fail removal of namespaces", "sleep 1"]
     start += ["echo NSPROF done", "poweroff -f", "sleep 9"]
     scripts["start"] = "\n".join(start) + "\n"
     return scripts
 
 
 def _plan_lines(plan: Plan, scripts: dict[str, str]) -> list[str]:
+    scripts["remove"] = "".join(f"netns del {name}\n" for name in plan.netns)
     scripts["netns"] = "".join(f"netns add {name}\n" for name in plan.netns)
     # By path: busybox prefers its own applets, and its ip knows neither batches nor pairs.
     lines = [f"{_IP} -batch /job/netns || fail namespaces"] if plan.netns else []
@@ -153,7 +176,7 @@ def _plan_lines(plan: Plan, scripts: dict[str, str]) -> list[str]:
         if step.ip:
             scripts[f"{number}.ip"] = "\n".join(step.ip) + "\n"
             inside.append(f"{_IP} -batch /job/{number}.ip || exit 1")
-        inside += [" ".join(shlex.quote(word) for word in words) + " || exit 1" for words in step.shell]
+        inside += [" ".join(shlex.quote(word) for word in words) + " || exit 1" for words in step.run]
         scripts[f"{number}.sh"] = "\n".join(inside) + "\n"
         lines.append(f"nsenter -n/run/netns/{step.netns} sh /job/{number}.sh || fail set-up of {step.netns}")
     return lines

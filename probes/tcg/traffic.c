@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <linux/random.h>
 #include <netinet/tcp.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -21,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/io.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -306,6 +308,23 @@ static void self_test(void)
 	}
 }
 
+/* ---- the kernel's random numbers: hash seeds that follow from ours ---- */
+
+static int seed_kernel(const char *seed)
+{
+	struct {
+		struct rand_pool_info head;
+		char bytes[64];
+	} pool = {.head = {.entropy_count = 8 * 64, .buf_size = 64}};
+	int fd = open("/dev/urandom", O_RDWR | O_CLOEXEC);
+
+	memset(pool.bytes, 0, sizeof pool.bytes);
+	snprintf(pool.bytes, sizeof pool.bytes, "nsprof %s", seed);
+	if (fd < 0 || ioctl(fd, RNDADDENTROPY, &pool) || ioctl(fd, RNDRESEEDCRNG))
+		die("seeding the kernel's random numbers");
+	return 0;
+}
+
 /* ---- bulk output: bytes to QEMU's debug port, which needs no driver ---- */
 
 static int bulk(void)
@@ -360,6 +379,8 @@ int main(int argc, char **argv)
 {
 	if (argc == 2 && !strcmp(argv[1], "bulk"))
 		return bulk();
+	if (argc == 3 && !strcmp(argv[1], "seed"))
+		return seed_kernel(argv[2]);
 	setvbuf(stdout, NULL, _IOFBF, 1 << 16);
 	take_arguments(argv + 1);
 	if (samples > SAMPLES_MAX || size < 1 || size > BUFFER_SIZE || packets < 1) {
