@@ -1,6 +1,7 @@
 """Tests and intervals on run means; everything is scipy's, chosen and applied here. See docs/method.md.
 
-The unit of evidence is the run: one number a run and function, never a sample.
+The unit of evidence is the run: one number a run and function, never a sample. `scipy.stats` takes a second to load,
+so only comparisons load it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import stdtrit
 
 from nsprof.model.results import Interval
 
@@ -55,13 +56,17 @@ def compare(
         low, high, welch_p = _welch(base, new)
         if min(base.shape[1], new.shape[1]) >= RUNS_FOR_VERDICT:
             chosen = np.ones(rows, bool) if testable is None else testable
-            p[chosen] = welch_p[chosen] if test == "welch" else _permutation(base[chosen], new[chosen])
             if chosen.any():
+                from scipy import stats
+
+                p[chosen] = welch_p[chosen] if test == "welch" else _permutation(base[chosen], new[chosen])
                 q[chosen] = stats.false_discovery_control(p[chosen], method="bh")
     return Evidence(low, high, p, q)
 
 
 def _welch(base: _Array, new: _Array) -> tuple[_Array, _Array, _Array]:
+    from scipy import stats
+
     delta = new.mean(axis=1) - base.mean(axis=1)
     # Runs that agree to the last bit (simulated counts) have no variance: the difference is exact, scipy's t is 0/0.
     exact = (np.ptp(base, axis=1) == 0) & (np.ptp(new, axis=1) == 0)
@@ -78,6 +83,8 @@ def _welch(base: _Array, new: _Array) -> tuple[_Array, _Array, _Array]:
 
 
 def _permutation(base: _Array, new: _Array) -> _Array:
+    from scipy import stats
+
     def difference(x: Any, y: Any, axis: int) -> Any:
         return np.mean(x, axis=axis) - np.mean(y, axis=axis)
 
@@ -97,12 +104,8 @@ def _permutation(base: _Array, new: _Array) -> _Array:
 
 def mean_interval(values: _Array) -> Interval | None:
     """95 % t interval of the mean of run values; None from a single run."""
-    if len(values) < 2:
-        return None
-    if np.ptp(values) == 0:
-        return Interval(float(values[0]), float(values[0]), LEVEL)
-    result = stats.ttest_1samp(values, 0.0).confidence_interval(LEVEL)
-    return Interval(float(result.low), float(result.high), LEVEL)
+    low, high = row_intervals(values[np.newaxis])
+    return None if np.isnan(low[0]) else Interval(float(low[0]), float(high[0]), LEVEL)
 
 
 def row_intervals(values: _Array) -> tuple[_Array, _Array]:
@@ -110,8 +113,8 @@ def row_intervals(values: _Array) -> tuple[_Array, _Array]:
     rows, runs = values.shape
     if runs < 2:
         return np.full(rows, np.nan), np.full(rows, np.nan)
-    mean, error = values.mean(axis=1), stats.sem(values, axis=1)
-    half = np.where(error > 0, error * stats.t.ppf((1 + LEVEL) / 2, runs - 1), 0.0)
+    mean, error = values.mean(axis=1), values.std(axis=1, ddof=1) / np.sqrt(runs)
+    half = error * stdtrit(runs - 1, (1 + LEVEL) / 2)
     return mean - half, mean + half
 
 
@@ -125,6 +128,8 @@ def ratio_interval(base: _Array, new: _Array) -> Interval | None:
     if np.ptp(base) == 0 and np.ptp(new) == 0:
         exact = float(new[0] / base[0])
         return Interval(exact, exact, LEVEL)
+
+    from scipy import stats
 
     def ratio(x: Any, y: Any, axis: int = -1) -> Any:
         return np.mean(x, axis=axis) / np.mean(y, axis=axis)
