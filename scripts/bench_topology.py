@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
+import signal
 import statistics
 import subprocess
 import sys
@@ -96,6 +97,7 @@ def main() -> int:
     if os.geteuid() != 0:
         print("bench_topology: needs root", file=sys.stderr)
         return 1
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that what was made is removed
     by_nsprof(1)  # imports, modules
     rows: list[dict[str, tuple[float, float]]] = []
     for number in range(given.rounds):
