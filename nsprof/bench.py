@@ -17,7 +17,7 @@ from nsprof.collect import host
 from nsprof.collect.sampler import SamplerConfig
 from nsprof.errors import UsageError, WorkloadError
 from nsprof.model.builder import ProfileBuilder
-from nsprof.model.profile import Profile, Value
+from nsprof.model.profile import Profile
 from nsprof.model.scenario import Place, TopologySpec, parse_offloads
 from nsprof.observe import Observer, Scene, Traffic
 from nsprof.topology.plan import check_spec
@@ -82,6 +82,8 @@ def run_bench(
         kinds = [stack.enter_context(Observer(SamplerConfig(**base)))]  # type: ignore[arg-type]
         if options.hop:
             kinds.append(stack.enter_context(Observer(SamplerConfig(hop=True, **base))))  # type: ignore[arg-type]
+        if kinds[0].fallback:
+            builder.meta["notes"] = [kinds[0].fallback]
         plan = list(_plan(options, seed, kinds))
         started = time.monotonic()
         try:
@@ -162,32 +164,16 @@ def _one_run(
 
 def _drive(driver: workload.Driver, clients: Sequence[Place], address: str) -> Traffic:
     outcomes = driver.run_many(clients, [address] * len(clients))
-    tool = driver.tool
-    parts = [workload.denominators(tool, o.argv, o.values) for o in outcomes]
-    common = set.intersection(*(set(p) for p in parts)) if parts else set()
-    values = outcomes[0].values if len(outcomes) == 1 else _sum_values(outcomes)
+    parts = [workload.denominators(driver.tool, o.argv, o.values) for o in outcomes]
+    common = set.intersection(*(set(p) for p in parts))
     return Traffic(
         command=outcomes[0].argv,
         status=max(o.status for o in outcomes),
-        values=values,
+        values=workload.combined(outcomes),
         warnings=tuple(dict.fromkeys(w for o in outcomes for w in o.warnings)),
         denominators={key: sum(p[key] for p in parts) for key in common},
         failed=next((o.failed for o in outcomes if o.failed), ""),
     )
-
-
-#: What adds up over clients running side by side; a mean latency or a percentile does not.
-_ADDITIVE = {"throughput", "transactions", "transaction_rate", "bytes", "bytes_sent", "bytes_received", "datagrams"}
-
-
-def _sum_values(outcomes: Sequence[workload.Outcome]) -> tuple[Value, ...]:
-    first = outcomes[0].values
-    rows = []
-    for value in first:
-        each = [o.value(value.name) for o in outcomes]
-        if value.name in _ADDITIVE:
-            rows.append(value._replace(value=sum(each)))
-    return tuple(rows)
 
 
 def _describe(builder: ProfileBuilder, options: BenchOptions, seed: int) -> None:

@@ -16,10 +16,10 @@ from typing import Self
 
 from nsprof.collect import counters, cputime
 from nsprof.collect.cputime import CpuTimes
-from nsprof.collect.sampler import RawBatch, Sampler, SamplerConfig, add_batch
-from nsprof.collect.symbols import KernelSymbols
+from nsprof.collect.sampler import SamplerConfig
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Counter, Device, Namespace, Run, Value
+from nsprof.sources import BpfSource, Names, PerfSource, open_source
 
 __all__ = ["Observer", "Scene", "Traffic"]
 
@@ -63,22 +63,28 @@ class Scene:
 
 
 class Observer:
-    """Samples and counts; use it as a context manager. Raises PreflightError when this machine cannot sample."""
+    """Samples and counts; use it as a context manager.
+
+    Sampling is BPF's where it can be had, else `perf record`'s: then `fallback` says why in one line. Raises
+    PreflightError when this machine can do neither, or lacks an event.
+    """
 
     def __init__(self, config: SamplerConfig) -> None:
         self.config = config
-        self._sampler = Sampler(config)
+        self.fallback = ""
+        self._source: BpfSource | PerfSource | None = None
         self._own_s = 0.0
 
     def __enter__(self) -> Self:
-        self._sampler.__enter__()
-        self._sampler.calibrate()
+        self._source = open_source(self.config)
+        self.fallback = self._source.fallback
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._sampler.close()
+        if self._source is not None:
+            self._source.close()
 
     def window(self, builder: ProfileBuilder, scene: Scene, work: Callable[[], Traffic]) -> Run:
         """Observe `work` and add it to the builder as one run. What `work` raises, it raises too, after detaching."""
@@ -94,19 +100,16 @@ class Observer:
         index = len(builder.runs)
         rows = counters.delta(before, after, index, paths)
         builder.counters.extend(rows)
-        batch = self._sampler.read()
         busy = counters.busy_seconds(before, after)
-        losses = add_batch(
+        source = self._opened()
+        losses = source.add(
             builder,
-            batch,
             index,
-            symbols=KernelSymbols(),
-            namespace_of=_names(scene.namespaces.values()),
-            device_of=_device_names(before, after),
-            busy_s=busy,
+            Names(namespace=_names(scene.namespaces.values()), device=_device_names(before, after)),
+            busy,
         )
         reference = _reference(scene, rows, paths)
-        own_s = self._sampler.own_cpu_s()
+        own_s = source.own_cpu_s()
         run = Run(
             scenario=scene.scenario,
             kernel=scene.kernel,
@@ -123,7 +126,7 @@ class Observer:
             values=traffic.values,
             warnings=(*traffic.warnings, *_lost_namespaces(before, after)),
             losses=losses,
-            probes_on=("hop",) if self.config.hop else (),
+            probes_on=("hop",) if self.config.hop and not self.fallback else (),
             own_cpu_s=own_s - self._own_s,
             command=traffic.command,
             status=traffic.status,
@@ -131,8 +134,12 @@ class Observer:
         )
         self._own_s = own_s
         builder.runs.append(run)
-        builder.probes.extend(self._sampler.probe_infos(batch.windows))
         return run
+
+    def _opened(self) -> BpfSource | PerfSource:
+        if self._source is None:
+            raise RuntimeError("an Observer observes inside `with Observer(config) as observer:`")
+        return self._source
 
     @contextmanager
     def _sampling(self) -> Iterator[list[CpuTimes]]:
@@ -140,15 +147,15 @@ class Observer:
 
         Yields a list that holds the CPU times at the beginning and, after the block, also those at the end.
         """
-        ended = threading.Event()
+        source, ended = self._opened(), threading.Event()
         times: list[CpuTimes] = []
 
         def drain() -> None:
             while not ended.wait(_POLL_S):
-                self._sampler.poll()
+                source.poll()
 
         drainer = threading.Thread(target=drain, name="nsprof-drain", daemon=True)
-        self._sampler.start()
+        source.start()
         try:
             times.append(cputime.read())
             drainer.start()
@@ -158,11 +165,11 @@ class Observer:
             if drainer.ident is not None:
                 drainer.join()
             times.append(cputime.read())
-            self._sampler.stop()
+            source.stop()
 
-    def discard(self) -> RawBatch:
+    def discard(self) -> None:
         """Throw away what a broken-off window has sampled."""
-        return self._sampler.read()
+        self._opened().discard()
 
 
 def _names(known: object) -> Callable[[int, int], Namespace]:
@@ -196,7 +203,8 @@ def _device_names(
 
 
 def _reference(scene: Scene, rows: Sequence[Counter], paths: Mapping[str, int]) -> tuple[int, str] | None:
-    """(namespace + 1, device) whose skbs are the unit: the one asked for, else the busiest, lo only if alone."""
+    """(namespace + 1, device) whose skbs are the unit: the one asked for, else the busiest of the namespaces that the
+    traffic is about (lo only if no other moved). None where nothing moved: there is nothing to divide by."""
     if scene.reference and scene.reference[0]:
         return paths[scene.reference[0]], scene.reference[1]
     wanted = scene.reference[1] if scene.reference else ""

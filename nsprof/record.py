@@ -68,6 +68,9 @@ def record(options: RecordOptions) -> int:
         hop=options.hop,
     )
     with Observer(config) as observer:
+        if observer.fallback:
+            builder.meta["notes"] = [observer.fallback]
+            _err(observer.fallback)
         for number in range(options.runs):
             scene = _scene(options, inside, watched)
             work = _command(options, inside) if options.command else _wait(options.duration_s)
@@ -189,7 +192,9 @@ def _say_run(run: Run, number: int, total: int) -> None:
     parts = [
         f"{run.losses.seen:,} samples in {run.duration_s:.1f} s",
         "loss unknown" if math.isnan(lost) else f"{lost * 100:.1f} % lost",
-        f"own cost {100 * run.own_cpu_s / max(run.duration_s * run.cpus, 1e-9):.2f} % of the CPUs",
+        f"own cost {100 * run.own_cpu_s / max(run.duration_s * run.cpus, 1e-9):.2f} % of the CPUs"
+        if run.own_cpu_s
+        else "own cost unknown",
     ]
     if run.denominators:
         per = ", ".join(f"{value:,.0f} {name}s" for name, value in run.denominators.items())

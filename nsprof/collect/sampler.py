@@ -110,9 +110,7 @@ class Sampler:
 
     def __enter__(self) -> Self:
         """Compile and load. Raises PreflightError (BCC, BTF, an event this kernel lacks) or ProbeError."""
-        _check_rate(self.config.frequency_hz)
-        for spec in self.events:
-            self._try_event(spec)
+        self.check_events()
         cpus = os.sysconf("SC_NPROCESSORS_ONLN")
         samples_max = self.config.samples_max or max(65_536, 32 * cpus * self.config.frequency_hz)
         stacks_max = self.config.stacks_max or (16_384 if cpus <= 16 else 65_536)
@@ -131,7 +129,7 @@ class Sampler:
         try:
             if hop is not None:
                 hop.load()
-                defines["HOP"] = 1
+                defines |= hop.defines()
             program = loader.compile_program("sampler", defines)
             functions = [program.load(f"on_event_{number}", loader.PERF_EVENT) for number in range(len(self.events))]
             self._state = _State(
@@ -258,6 +256,12 @@ class Sampler:
         except OSError:
             os.close(fd)
             raise
+
+    def check_events(self) -> None:
+        """Raises PreflightError naming the event or frequency that this kernel does not allow."""
+        _check_rate(self.config.frequency_hz)
+        for spec in self.events:
+            self._try_event(spec)
 
     def _try_event(self, spec: EventSpec) -> None:
         try:

@@ -303,3 +303,51 @@ def test_ctrl_c_in_a_bench_takes_everything_down_and_keeps_the_runs_made(tmp_pat
     assert 2 <= len(store.load(tmp_path / "b.nsprof").runs) <= 3
     listed = json.loads(nsprof("topo", "list", "--json", cwd=tmp_path).stdout or "[]")
     assert not [each for each in listed if each.get("pid") == child.pid]
+
+
+WITHOUT_BCC = (
+    "from nsprof.collect import bcc_door\nfrom nsprof.errors import PreflightError\nimport sys\n"
+    "def load():\n    raise PreflightError('python3-bpfcc is not installed', 'apt install python3-bpfcc')\n"
+    "bcc_door.load = load\nfrom nsprof.cli.main import run\nrun(sys.argv[1:])\n"
+)
+
+
+def test_without_bcc_perf_samples_and_the_profile_says_so(tmp_path: Path) -> None:
+    need("perf")
+    words = ["record", "-o", "p.nsprof", "--", "sh", "-c", "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done"]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_BCC, *words], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "sampled by perf record" in done.stderr
+    profile = store.load(tmp_path / "p.nsprof")
+    assert any("python3-bpfcc is not installed" in note for note in profile.meta["notes"])
+    assert len(profile.runs) == 1
+    assert profile.runs[0].command[0] == "sh"
+    assert profile.samples.weight.sum() > 0
+    assert "sh" in {task.comm for task in profile.tasks}
+
+
+def test_without_bcc_and_perf_both_ways_are_named(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_BCC, "record", "--", "true"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PATH": str(tmp_path)},
+    )
+    assert done.returncode == 125
+    assert "python3-bpfcc" in done.stderr
+    assert "linux-perf" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_event_that_the_kernel_lacks_is_no_reason_to_sample_another_one(tmp_path: Path) -> None:
+    done = nsprof("record", "-e", "cycles", "--", "true", cwd=tmp_path)
+    if done.returncode == 0:
+        assert store.load(tmp_path / "profile.nsprof").events[0].name == "cycles"
+    else:
+        assert done.returncode == 125
+        assert "cycles" in done.stderr
+        assert not (tmp_path / "profile.nsprof").exists()

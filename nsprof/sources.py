@@ -1,0 +1,138 @@
+"""Where samples come from: BPF on perf events, or `perf record` where BPF is not to be had.
+
+Both are started and stopped around a window and add what they saw to a ProfileBuilder as samples of one run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nsprof.collect.perf_fallback import PerfRecorder
+from nsprof.collect.sampler import Sampler, SamplerConfig, add_batch
+from nsprof.collect.symbols import KernelSymbols
+from nsprof.errors import PreflightError, ProbeError
+from nsprof.model.builder import ProfileBuilder
+from nsprof.model.profile import Device, Losses, Namespace
+
+__all__ = ["BpfSource", "Names", "PerfSource", "open_source"]
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What is known of namespaces, by (inode, cookie), and of devices, by (inode, cookie, ifindex)."""
+
+    namespace: Callable[[int, int], Namespace]
+    device: Callable[[int, int, int], Device | None]
+
+
+def open_source(config: SamplerConfig) -> BpfSource | PerfSource:
+    """The best source that this machine has. Raises PreflightError naming the lack when it has none."""
+    sampler = Sampler(config)
+    sampler.check_events()  # what no source can sample is no reason to fall back
+    try:
+        sampler.__enter__()
+    except (PreflightError, ProbeError) as error:
+        return PerfSource(config, error.message)
+    try:
+        sampler.calibrate()
+        KernelSymbols()  # hidden symbols are found out before the recording, not after it
+    except BaseException:
+        sampler.close()
+        raise
+    return BpfSource(sampler)
+
+
+class BpfSource:
+    """The sampler of `collect`."""
+
+    fallback = ""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+
+    def start(self) -> None:
+        self._sampler.start()
+
+    def stop(self) -> None:
+        self._sampler.stop()
+
+    def poll(self) -> None:
+        self._sampler.poll()
+
+    def discard(self) -> None:
+        self._sampler.read()
+
+    def close(self) -> None:
+        self._sampler.close()
+
+    def own_cpu_s(self) -> float:
+        """CPU seconds of nsprof's own so far (docs/method.md, Own cost)."""
+        return self._sampler.own_cpu_s()
+
+    def add(self, builder: ProfileBuilder, run: int, names: Names, busy_s: Mapping[int, float]) -> Losses:
+        """Drain, resolve and add everything sampled since the last time as samples of `run`."""
+        batch = self._sampler.read()
+        losses = add_batch(
+            builder,
+            batch,
+            run,
+            symbols=KernelSymbols(),
+            namespace_of=names.namespace,
+            device_of=names.device,
+            busy_s=busy_s,
+        )
+        builder.probes.extend(self._sampler.probe_infos(batch.windows))
+        return losses
+
+
+class PerfSource:
+    """`perf record -a -g` underneath. Namespaces, hops and lateness stay unknown: perf does not tell them."""
+
+    def __init__(self, config: SamplerConfig, reason: str) -> None:
+        PerfRecorder(config.events, config.frequency_hz, reason=reason).close()  # perf is there, or say so now
+        self.fallback = f"sampled by perf record, since BPF sampling is not to be had here: {reason}"
+        self._config = config
+        self._recorder: PerfRecorder | None = None
+        self._path: Path | None = None
+
+    def start(self) -> None:
+        self.discard()
+        self._recorder = PerfRecorder(self._config.events, self._config.frequency_hz)
+        self._recorder.start()
+
+    def stop(self) -> None:
+        if self._recorder is not None and self._path is None:
+            self._path = self._recorder.stop()
+
+    def poll(self) -> None:
+        """Nothing to do: perf writes its file by itself."""
+
+    def discard(self) -> None:
+        recorder, self._recorder, self._path = self._recorder, None, None
+        if recorder is not None:
+            recorder.close()
+
+    def close(self) -> None:
+        self.discard()
+
+    def own_cpu_s(self) -> float:
+        """Not known: perf's cost in interrupts is nobody's own."""
+        return 0.0
+
+    def add(self, builder: ProfileBuilder, run: int, names: Names, busy_s: Mapping[int, float]) -> Losses:
+        """Read perf's file and add it as samples of `run`, which must be the next one to be appended."""
+        del names, busy_s
+        from nsprof.store import importers
+
+        if self._path is None:
+            return Losses()
+        imported = importers.import_file(self._path)
+        self.discard()
+        builder.append(imported)
+        losses = builder.runs[run].losses if len(builder.runs) > run else Losses()
+        del builder.runs[run:]  # the caller knows more of the run than perf's file does
+        for key in ("source", "host"):
+            builder.meta.pop(key, None)
+        return losses
