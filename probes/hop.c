@@ -9,8 +9,8 @@
  */
 #include "hop.h"
 
-BPF_TABLE_PUBLIC("percpu_array", int, struct hop_cpu, hops, 1);
-BPF_TABLE_PUBLIC("hash", struct hop_owner_key, struct hop, owners, 4096);
+BPF_PERCPU_ARRAY(hops, struct hop_cpu, 1);
+BPF_HASH(owners, struct hop_owner_key, struct hop, 4096);
 
 int hop_tx(u64 *ctx)
 {

@@ -5,7 +5,7 @@
  * their whole key.
  *
  * Defines: SAMPLES_MAX, STACKS_MAX; optional USER_STACKS, DIRECT_LOADS, PROBE_READ,
- * LATENESS_HISTOGRAM, HOP (the table `hops` of hop.c must exist).
+ * LATENESS_HISTOGRAM, HOP (with HOPS_FD and OWNERS_FD, descriptors of hop.c's tables).
  */
 #include "kernel.h"
 #include "sample.h"
@@ -18,8 +18,15 @@ BPF_ARRAY(control, struct control, 1);
 
 #ifdef HOP
 #include "hop.h"
-BPF_TABLE("extern", int, struct hop_cpu, hops, 1);
-BPF_TABLE("extern", struct hop_owner_key, struct hop, owners, 4096);
+
+/* The tables of hop.c, by the descriptors that its loader has: several samplers in one process keep
+ * apart. */
+static __always_inline struct hop_cpu *hop_lookup(void)
+{
+	int zero = 0;
+
+	return bpf_map_lookup_elem_(bpf_pseudo_fd(1, HOPS_FD), &zero);
+}
 #endif
 
 static __always_inline u64 mix(u64 hash, u64 word)
@@ -135,7 +142,7 @@ static inline void hop_ask_packet(struct hop_cpu *cpu, struct sample_key *key)
 		return;
 	hop_of_found(device, &hop);
 	if (cpu->rx_state == HOP_LOST) {
-		owners.update(&cpu->rx_key, &hop);
+		bpf_map_update_elem_(bpf_pseudo_fd(1, OWNERS_FD), &cpu->rx_key, &hop, BPF_ANY);
 		cpu->rx = hop;
 		cpu->rx_state = HOP_MOVED;
 	}
@@ -183,7 +190,6 @@ static inline int sample(struct bpf_perf_event_data *ctx, u32 event)
 	tally->weight += weight;
 
 	struct sample_key key = {};
-	struct netns_id id = {};
 	key.event = event;
 	key.cpu = bpf_get_smp_processor_id();
 	key.slice = (now - control_->start_ns) / 1000000000ULL;
@@ -193,12 +199,10 @@ static inline int sample(struct bpf_perf_event_data *ctx, u32 event)
 	key.pid = both;
 	bpf_get_current_comm(key.comm, sizeof(key.comm));
 #ifdef DIRECT_LOADS
-	netns_of_task((void *)bpf_get_current_task_btf(), &id);
+	netns_of_task((void *)bpf_get_current_task_btf(), &key.task_cookie, &key.task_ns);
 #else
-	netns_of_task((void *)bpf_get_current_task(), &id);
+	netns_of_task((void *)bpf_get_current_task(), &key.task_cookie, &key.task_ns);
 #endif
-	key.task_ns = id.inode;
-	key.task_cookie = id.cookie;
 	key.user_mode = !(ip >> 63);
 	if (!key.user_mode)
 		key.kernel_stack = stack_key(ctx, 0, tally, &key.stack_state);
@@ -212,7 +216,7 @@ static inline int sample(struct bpf_perf_event_data *ctx, u32 event)
 	}
 #endif
 #ifdef HOP
-	struct hop_cpu *cpu = hops.lookup(&zero);
+	struct hop_cpu *cpu = hop_lookup();
 	if (cpu && !key.user_mode)
 		hop_current(cpu, PT_REGS_SP(&ctx->regs), &key);
 #endif

@@ -125,7 +125,7 @@ class HopProbes:
     _owners: loader_syscall.MapReader | None = None
 
     def load(self) -> None:
-        """Compile once and load each probe on the best rung. The table `hops` is public to programs compiled later.
+        """Compile and load the probes on the best rung that takes them.
 
         Raises ProbeError where a needed probe stands on no rung; then nothing stays loaded.
         """
@@ -226,6 +226,12 @@ class HopProbes:
             hits = self.contexts()["hits"].sum(axis=0)
             for each in attached:
                 each.hits += int(hits[each.probe.hits])
+
+    def defines(self) -> dict[str, int | str]:
+        """What the sampler is compiled with to read these contexts. Raises ProbeError before load()."""
+        if self._map is None or self._owners is None:
+            raise ProbeError("the hop probes are not loaded")
+        return {"HOP": 1, "HOPS_FD": self._map.fd, "OWNERS_FD": self._owners.fd}
 
     def contexts(self) -> Any:
         """The per-CPU contexts as they stand now (dtype HOP_CPU, one a possible CPU)."""

@@ -127,7 +127,7 @@ class Program:
         caught: list[str] = []
         try:
             with _captured_stderr(caught):
-                fd: int = self.bpf.load_func(function, kind).fd
+                fd: int = self.bpf.load_func(function.encode(), kind).fd
         except Exception as error:
             raise _refused(f"{self.name}:{function}", error, "".join(caught)) from error
         return fd
@@ -135,7 +135,7 @@ class Program:
     def code(self, function: str) -> bytes:
         """The function's BPF instructions, for loading in ways that BCC does not know. Raises ProbeError."""
         try:
-            code: bytes = self.bpf.dump_func(function)
+            code: bytes = self.bpf.dump_func(function.encode())
         except Exception as error:
             raise ProbeError(f"BPF program {self.name} has no function {function!r}: {error}") from error
         return code
@@ -183,7 +183,7 @@ def offset_flags(types: btf.TypeTable) -> list[str]:
 
 def _refused(what: str, error: Exception, words: str) -> ProbeError:
     lines = [line.rstrip() for line in words.splitlines() if line.strip()]
-    cause = _cause(lines) or str(error).splitlines()[0]
+    cause = _cause(lines) or str(error).strip().splitlines()[0]
     if "super-user" in str(error):
         return ProbeError(f"BPF program {what} was refused: not permitted", "run as root (sudo nsprof ...)")
     return ProbeError(
@@ -193,7 +193,7 @@ def _refused(what: str, error: Exception, words: str) -> ProbeError:
     )
 
 
-_NOISE = re.compile(r"^(processed \d+ insns|max_states|from \d+ to|\d+: |;|R\d+|HINT|bpf: Failed|libbpf: )")
+_NOISE = re.compile(r"^(processed \d+ insns|max_states|from \d+ to|\d+: |;|R\d+(_\w+)?=|HINT|bpf: Failed|libbpf: )")
 
 
 def _cause(lines: list[str]) -> str:

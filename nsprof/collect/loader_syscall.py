@@ -26,6 +26,8 @@ __all__ = [
     "map_fd",
     "perf_event_open",
     "perf_ioctl",
+    "program_id",
+    "program_info",
     "program_infos",
 ]
 
@@ -59,7 +61,7 @@ def bpf(command: int, attributes: bytes | bytearray) -> tuple[int, bytes]:
 
 def map_fd(module: Any, name: str) -> int:
     """The file descriptor of a map of a BCC module."""
-    fd: int = module[name].map_fd
+    fd: int = module[name.encode()].map_fd
     return fd
 
 
@@ -239,6 +241,13 @@ def program_info(fd: int) -> tuple[str, int, int, int]:
     name = info.raw[64:80].split(b"\0")[0].decode(errors="replace")
     run_ns, hits = struct.unpack_from("<QQ", info, 192)
     return f"bpf_prog_{tag}_{name}" if name else f"bpf_prog_{tag}", hits, run_ns, size
+
+
+def program_id(fd: int) -> int:
+    """The kernel's number of a loaded program."""
+    info = ctypes.create_string_buffer(232)
+    bpf(_INFO_BY_FD, struct.pack("<IIQ", fd, len(info), ctypes.addressof(info)))
+    return int(struct.unpack_from("<I", info, 4)[0])
 
 
 # ---- perf_event_open(2) ----

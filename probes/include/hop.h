@@ -78,17 +78,16 @@ static __always_inline struct hop_tx *hop_slot(struct hop_cpu *cpu, u32 number)
 
 static __always_inline void hop_of_device(void *device, struct hop *hop)
 {
-	struct netns_id id = {};
 	void *net = 0;
-	u32 ifindex = 0;
 
 	read_at(&net, device, OFF_net_device_nd_net_net);
-	if (net)
-		netns_id_of(net, &id);
-	read_at(&ifindex, device, OFF_net_device_ifindex);
-	hop->cookie = id.cookie;
-	hop->inode = id.inode;
-	hop->ifindex = ifindex;
+	if (net) {
+		netns_of(net, &hop->cookie, &hop->inode);
+	} else {
+		hop->cookie = 0;
+		hop->inode = 0;
+	}
+	read_at(&hop->ifindex, device, OFF_net_device_ifindex);
 }
 
 /* A transmission begins at stack pointer `sp`. */

@@ -24,27 +24,21 @@
 #define read_at(dst, base, offset) probe_read_at(dst, base, offset)
 #endif
 
-struct netns_id {
-	u64 cookie; /* unique while the kernel runs; 0 where the kernel has none (before 5.14) */
-	u32 inode;
-};
-
-static __always_inline void netns_id_of(void *net, struct netns_id *id)
+/* A namespace's identity, read straight to where it is wanted (a program's stack is precious, see
+ * hop.c). The cookie is unique while the kernel runs, and 0 where the kernel has none
+ * (before 5.14). */
+static __always_inline void netns_of(void *net, u64 *cookie, u32 *inode)
 {
-	u32 inode = 0;
-
-	read_at(&inode, net, OFF_net_ns_inum);
-	id->inode = inode;
+	read_at(inode, net, OFF_net_ns_inum);
 #ifdef OFF_net_net_cookie
-	u64 cookie = 0;
-
-	read_at(&cookie, net, OFF_net_net_cookie);
-	id->cookie = cookie;
+	read_at(cookie, net, OFF_net_net_cookie);
+#else
+	*cookie = 0;
 #endif
 }
 
 /* A task that is exiting has no nsproxy: its namespace stays 0, unknown. */
-static __always_inline void netns_of_task(void *task, struct netns_id *id)
+static __always_inline void netns_of_task(void *task, u64 *cookie, u32 *inode)
 {
 	void *nsproxy = 0;
 	void *net = 0;
@@ -53,9 +47,8 @@ static __always_inline void netns_of_task(void *task, struct netns_id *id)
 	if (!nsproxy)
 		return;
 	read_at(&net, nsproxy, OFF_nsproxy_net_ns);
-	if (!net)
-		return;
-	netns_id_of(net, id);
+	if (net)
+		netns_of(net, cookie, inode);
 }
 
 #endif
