@@ -110,6 +110,13 @@ class ProbeError(NsprofError):
 
 
 class VmError(NsprofError):
-    """A virtual machine that did not boot, hung, panicked, or lacks what the guest needs."""
+    """A virtual machine that did not boot, hung, panicked, or lacks what the guest needs.
+
+    `console` holds the last lines of the guest's console where there was a guest.
+    """
 
     exit_code = 125
+
+    def __init__(self, message: str, hint: str = "", *, console: tuple[str, ...] = ()) -> None:
+        super().__init__(message, hint)
+        self.console = console

@@ -61,19 +61,25 @@ def run(
     nsprof vm run --kernel debian:6.12 -o results -- nsprof record -o results/p.nsprof -- ping -c 3 127.0.0.1
     nsprof vm run --kernel debian:6.1 --append lockdown=confidentiality -- nsprof doctor
     """
+    from nsprof.errors import VmError
     from nsprof.vm import resolve, run_job
 
-    result = run_job(
-        resolve(spec, modules=modules),
-        argv,
-        smp=smp,
-        memory_mb=_megabytes(memory),
-        timeout_s=timeout_s,
-        append=append,
-        out_dir=output,
-        accel=accel,
-        on_output=_pass_on,
-    )
+    try:
+        result = run_job(
+            resolve(spec, modules=modules),
+            argv,
+            smp=smp,
+            memory_mb=_megabytes(memory),
+            timeout_s=timeout_s,
+            append=append,
+            out_dir=output,
+            accel=accel,
+            on_output=_pass_on,
+        )
+    except VmError as error:
+        for line in error.console:
+            click.echo(f"console| {line}", err=True)
+        raise
     if result.skipped:
         why = "no plain files" if output else "give -o DIR to have them"
         click.echo(f"nsprof: left in the guest's /out ({why}): {', '.join(map(repr, result.skipped[:5]))}", err=True)

@@ -208,6 +208,8 @@ def _configure(base: Path, suites: tuple[str, ...]) -> None:
         "Dir::State::lists": base / "lists",
         "Dir::State::status": "/dev/null",
         "Dir::Cache": base,
+        "Dir::Cache::pkgcache": "",  # 76 MB to save a second
+        "Dir::Cache::srcpkgcache": "",
         "Dir::Etc::SourceList": base / "sources.list",
         # An empty directory instead of the system's: its hooks (packagekit, docker-clean) are not ours to run.
         **{f"Dir::Etc::{part}": base / "empty" for part in ("Parts", "SourceParts", "PreferencesParts")},

@@ -231,7 +231,6 @@ class _Job:
     def _failure(self, what: str, hint: str = "") -> VmError:
         self._read()
         kernel = self.machine.kernel
-        lines = self.machine.tail()
         console = self.machine.console()
         for line in console.splitlines():
             if "Kernel panic" in line:
@@ -239,8 +238,7 @@ class _Job:
             elif "nsprof-guest: lacks:" in line:
                 what = f"the guest kernel lacks {line.partition('lacks:')[2].strip()}"
                 hint = "take a generic kernel (debian:6.1, debian:6.12), or switch these options on"
-        tail = "".join(f"\n    | {line}" for line in lines) or " nothing"
-        return VmError(f"{kernel.spec} ({kernel.release}): {what}\n  console, last lines:{tail}", hint)
+        return VmError(f"{kernel.spec} ({kernel.release}): {what}", hint, console=tuple(self.machine.tail()))
 
 
 def _collect(source: Path, out_dir: Path | None) -> tuple[tuple[Path, ...], tuple[str, ...]]:

@@ -115,10 +115,13 @@ class Machine:
         return _printable(self.directory / "console")
 
     def tail(self) -> list[str]:
-        """The last lines of the console, or of QEMU's own complaints when the console is empty."""
+        """The last lines of the console, a panic from its first line on; QEMU's own complaints when it is empty."""
         lines = [line.rstrip() for line in self.console().splitlines() if line.strip()]
         if not lines:
             lines = _printable(self.directory / "qemu.log").splitlines()
+        for number, line in enumerate(lines):
+            if "Kernel panic" in line:
+                return lines[number : number + CONSOLE_TAIL_LINES]
         return lines[-CONSOLE_TAIL_LINES:]
 
     def _argv(self) -> list[str]:

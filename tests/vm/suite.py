@@ -89,7 +89,7 @@ def _run(boot: str, wanted: tuple[str, ...]) -> Report:
             done.boot_s, done.wall_s = result.boot_s, result.wall_s
             done.said = result.stdout[-6000:] + result.stderr[-3000:]
         except NsprofError as error:
-            done.broke_off = str(error)
+            done.broke_off = "\n".join((str(error), *getattr(error, "console", ())))
         results = out / "results.jsonl"
         for line in results.read_text().splitlines() if results.exists() else ():
             case = json.loads(line)

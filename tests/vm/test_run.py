@@ -62,7 +62,7 @@ def test_panic_while_the_command_runs_is_told_and_files_are_kept(kernel: Kernel,
     script = "echo before; echo kept >/out/kept; echo c >/proc/sysrq-trigger; sleep 100"
     with pytest.raises(VmError, match="the kernel panicked: not syncing: sysrq triggered crash") as caught:
         run_job(kernel, ["sh", "-c", script], timeout_s=60, out_dir=tmp_path)
-    assert "console, last lines:" in caught.value.message
+    assert any("Kernel panic" in line for line in caught.value.console)
     assert (tmp_path / "kept").read_text() == "kept\n"
 
 
@@ -88,6 +88,14 @@ def test_kernel_without_its_modules_says_what_it_lacks(kernel: Kernel) -> None:
 def _below(pid: int) -> list[int]:
     children = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return children + [each for child in children for each in _below(child)]
+
+
+def test_failure_on_the_command_line_is_the_console_and_one_sentence(kernel: Kernel) -> None:
+    done = _nsprof("--append", "rdinit=/nothing", "--", "true")
+    assert done.returncode == 125
+    *console, last = done.stderr.splitlines()
+    assert last.startswith(f"nsprof: debian:6.1 ({kernel.release}): the kernel panicked: not syncing: VFS")
+    assert any(line.startswith("console| ") and "Kernel panic" in line for line in console)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
