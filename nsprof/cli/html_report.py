@@ -183,12 +183,13 @@ def _table(sides: _Sides, options: Mapping[str, Any], missing: dict[str, str]) -
     base = sides.base
     profiles = list({id(s.profile): s.profile for s in sides.all}.values())
     try:
-        return analyse.scenario_table(
+        table = analyse.scenario_table(
             profiles, baseline=base.scenario if base else None, event=options.get("event"), per=options.get("per")
         )
     except (EvidenceError, UsageError) as error:
         missing["scenarios"] = error.message
         return None
+    return table if base is not None or len(table.rows) > 1 or table.rows[0].throughput > 0 else None
 
 
 def _by_namespace(side: Side, common: Mapping[str, Any]) -> CostReport | None:

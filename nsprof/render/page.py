@@ -102,7 +102,7 @@ def _figures(content: PageContent) -> str:
     elif content.report is not None:
         m = content.report.measure
         boxes.append(("cost", cost_text(content.report.total, m.unit, per_noun(m))))
-    if content.report is not None:
+    if content.report is not None and content.report.measure.kind == "sampled":
         boxes.append(("samples", f"{content.report.samples:,}"))
         for name, share in (
             ("samples lost", content.report.lost_share),

@@ -119,7 +119,8 @@ def waterfall(diff: DiffReport) -> str:
     low, high = min(*levels, diff.total.new), max(*levels, diff.total.new)
     spread = (high - low) or abs(high) or 1.0
     start = max(0.0, low - 0.25 * spread) if low > 1.5 * spread else 0.0
-    axis = _Axis(start, high + 0.02 * spread, 230, WIDTH - 130)
+    ends = [cost_text(value, unit, per) for value in (diff.total.base, diff.total.new)]
+    axis = _Axis(start, high + 0.02 * spread, 230, WIDTH - 20 - 7.2 * max(map(len, ends)))
     top, row = 8, 24
     height = top + row * (len(steps) + 2) + 40
     bottom = top + row * (len(steps) + 2) + 4
@@ -135,14 +136,14 @@ def waterfall(diff: DiffReport) -> str:
         )
         parts.append(_text(x2 + 6, y + 16, value, "value"))
 
-    bar(0, diff.base_title, (start, diff.total.base), cost_text(diff.total.base, unit, per), "total")
+    bar(0, diff.base_title, (start, diff.total.base), ends[0], "total")
     for n, step in enumerate(steps, 1):
         kind = "none" if step.verdict == "~" else "more" if step.delta > 0 else "less"
         bar(n, step.name, (levels[n - 1], levels[n]), delta_text(step.delta, unit), kind)
         y = top + n * row
         x = axis(levels[n - 1])
         parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{y - 3}" y2="{y + 3}" class="joint"/>')
-    bar(len(steps) + 1, diff.new_title, (start, diff.total.new), cost_text(diff.total.new, unit, per), "total")
+    bar(len(steps) + 1, diff.new_title, (start, diff.total.new), ends[1], "total")
     if start > 0:
         parts.append(_text(230, height - 4, f"The axis begins at {cost_text(start, unit)}, not at zero.", "tick"))
     return "".join(parts) + "</svg>"

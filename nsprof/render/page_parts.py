@@ -77,6 +77,8 @@ def _shares(diff: DiffReport) -> str:
 def _verdict_words(diff: DiffReport) -> str:
     total = diff.total
     runs = f"{diff.runs_base} and {diff.runs_new} runs"
+    if diff.measure.kind == "modelled":
+        return "Modelled, not timed: exact for the path that was simulated."
     if min(diff.runs_base, diff.runs_new) < 2:
         return "One run a side: whether this is more than noise cannot be said."
     level = f"{100 * total.interval.level:.0f} % interval" if total.interval else "interval"

@@ -225,3 +225,38 @@ def test_it_prints_with_everything_open(visit: Any) -> None:
     assert pdf[:5] == b"%PDF-" and len(pdf) > 20_000
     page.emulate_media(media="print")
     assert not page.locator("nav").is_visible() and not page.locator("#function-tools").is_visible()
+
+
+def test_numbers_read_the_same_in_the_script_and_in_the_file(visit: Any) -> None:
+    from nsprof.render.flamegraph_text import quantity
+
+    values = [
+        0,
+        0.004,
+        0.5,
+        9.994,
+        9.996,
+        12.34,
+        99.9,
+        100,
+        999.7,
+        1697,
+        12345,
+        999_600,
+        1_234_567,
+        2.5e9,
+        -7.3,
+        -12345,
+    ]
+    page = visit(report_page(content()))
+    for unit in ("ns", "instructions", "count", "cycles", "lines", ""):
+        written = page.evaluate("([v, u]) => v.map(x => NsprofFlame.quantity(x, u))", [values, unit])
+        assert written == [quantity(v, unit) for v in values], unit
+
+
+def test_units_of_a_differential_view_scale_each_side_by_its_own_factor(visit: Any) -> None:
+    page = visit(report_page(content()))
+    page.locator("#flame-controls select").nth(1).select_option("ns/KB")
+    page.fill("#flame-controls input[type=search]", "^veth_xmit$")
+    found = page.locator("#flame-controls output").text_content()
+    assert "(200 ns/KB)" in found and "(57.5 ns/KB)" in found and "+142 ns/KB" in found  # 400 x 0.5, 230 x 0.25

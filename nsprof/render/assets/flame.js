@@ -15,16 +15,19 @@ const NsprofFlame = (function () {
   }
 
   // ---- numbers for people ------------------------------------------------------------------------------------
+  const commas = (v) => Math.round(v).toString().replace(/\B(?=(\d{3})+$)/g, ",");
   function three(v) {
     if (v === 0) return "0";
-    if (v >= 99.95) return Math.round(v).toString().replace(/\B(?=(\d{3})+$)/g, ",");
+    if (v >= 99.95) return commas(v);
     return v >= 9.995 ? v.toFixed(1) : v.toFixed(2);
   }
   function quantity(value, unit) {
     if (!isFinite(value)) return "-";
     const sign = value < 0 ? "-" : "";
-    let v = Math.abs(value);
+    const v = Math.abs(value);
+    if (unit === "count") unit = "events";
     if (unit === "%") return sign + v.toFixed(v !== 0 && v < 0.095 ? 3 : v < 9.95 ? 2 : 1) + " %";
+    if (unit.length > 2) return (v >= 100 && v < 1e6 ? sign + commas(v) : quantity(value, "")) + " " + unit;
     const steps = unit === "ns" ? [["s", 1e9], ["ms", 1e6], ["us", 1e3]] : [["G" + unit, 1e9], ["M" + unit, 1e6], ["k" + unit, 1e3]];
     for (const [name, size] of steps) if (v >= size * 0.9995) return sign + three(v / size) + " " + name;
     return (sign + three(v) + " " + unit).trim();

@@ -8,7 +8,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from nsprof.model.results import DeltaRow
+from nsprof.model.results import DeltaRow, Interval, Measure
+from nsprof.render.flamegraph_text import cost_text
 from nsprof.render.page import report_page
 from nsprof.render.page_charts import nice_ticks, run_points, waterfall, waterfall_steps
 from nsprof.render.page_model import FlameView, PageContent, PointGroup, RunChart
@@ -123,3 +124,40 @@ def test_twenty_thousand_stacks_stay_under_three_megabytes() -> None:
     )
     text = report_page(replace(content(), views=views, diff=replace(diff_report(), functions=rows)))
     assert len(text.encode()) < 3_000_000
+
+
+def test_modelled_figures_are_called_modelled_and_not_noise() -> None:
+    exact = Measure("instructions", "instructions", "skb", "instructions/skb", "one packet", kind="modelled")
+    page = content()
+    assert page.diff and page.report
+    page = replace(
+        page,
+        diff=replace(page.diff, measure=exact, runs_base=1, runs_new=1),
+        report=replace(page.report, measure=exact),
+    )
+    text = report_page(page)
+    assert headline(page)[1] == "Modelled, not timed: exact for the path that was simulated."
+    assert "instructions (modelled)" in text and "samples lost" not in text
+    assert "3,482 instructions/skb" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "per", "written"),
+    [
+        (1697, "instructions", "skb", "1,697 instructions/skb"),
+        (-1.5e6, "lines", "", "-1.50 M lines"),
+        (2.4, "count", "", "2.40 events"),
+        (1697, "ns", "skb", "1.70 us/skb"),
+        (12.34, "%", "", "12.3 %"),
+        (float("nan"), "ns", "skb", "-"),
+    ],
+)
+def test_quantities_read_well(value: float, unit: str, per: str, written: str) -> None:
+    assert cost_text(value, unit, per) == written
+
+
+def test_a_scenario_table_says_how_sure_its_means_are() -> None:
+    page = content()
+    assert page.table
+    rows = tuple(replace(r, cpu_interval=Interval(r.cpu_pct - 0.5, r.cpu_pct + 0.5)) for r in page.table.rows)
+    assert "63.00 % ± 0.50" in report_page(replace(page, table=replace(page.table, rows=rows)))
