@@ -259,4 +259,4 @@ def test_units_of_a_differential_view_scale_each_side_by_its_own_factor(visit: A
     page.locator("#flame-controls select").nth(1).select_option("ns/KB")
     page.fill("#flame-controls input[type=search]", "^veth_xmit$")
     found = page.locator("#flame-controls output").text_content()
-    assert "(200 ns/KB)" in found and "(57.5 ns/KB)" in found and "+142 ns/KB" in found  # 400 x 0.5, 230 x 0.25
+    assert "(200 ns/KB)" in found and "(57.5 ns/KB)" in found and "+143 ns/KB" in found  # 400 x 0.5, 230 x 0.25
