@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from nsprof.collect import btf, loader, loader_syscall
+from nsprof.collect.sampler_cost import ROUND_TRIPS, Echo, paired_difference_ns
 from nsprof.collect.symbols import KernelSymbols
 from nsprof.errors import ProbeError
 from nsprof.kernelnames import fold_suffixes
@@ -250,6 +251,24 @@ class HopProbes:
         self._map = None
         while self._programs:
             self._programs.pop().close()
+
+    def calibrate(self, seconds: float = 0.4) -> float:
+        """Measure what one hit costs, in ns, and keep it for cost_s(): the same packets with the probes on and off.
+
+        A packet over loopback hits hop_tx and hop_rx once each. The thread is pinned to one CPU meanwhile.
+        """
+        before = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {min(before)})
+        hits = [each.hits for each in self._loaded]
+        try:
+            with Echo() as work:
+                added, _ = paired_difference_ns(work, on=self.attach, off=self.detach, seconds=seconds)
+        finally:
+            os.sched_setaffinity(0, before)
+        for each, old in zip(self._loaded, hits, strict=True):
+            each.hits = old  # the calibration's own
+        self.cost_ns_per_hit = max(0.0, added / (2 * ROUND_TRIPS))
+        return self.cost_ns_per_hit
 
     def cost_s(self) -> float:
         """CPU seconds of all hits so far at the calibrated cost (0 without one)."""

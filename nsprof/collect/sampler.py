@@ -207,6 +207,7 @@ class Sampler:
             "idle": idle,
             "attach_ms": (time.perf_counter() - begun) * 1e3,
             "usage": _own_usage_s(),
+            "hop_cost_s": state.hop.cost_s() if state.hop is not None else 0.0,
         }
 
     def stop(self) -> None:
@@ -229,7 +230,7 @@ class Sampler:
         hits = int(tallies["hits"].sum())
         self._own_cpu_s += used_s + hits * self.cost_ns_per_hit / 1e9
         if state.hop is not None:
-            self._own_cpu_s += state.hop.cost_s()
+            self._own_cpu_s += state.hop.cost_s() - self._window["hop_cost_s"]
         before = self._window["idle"]
         self._windows.append(
             Window(
@@ -324,7 +325,10 @@ class Sampler:
         return self._own_cpu_s
 
     def calibrate(self, seconds: float = 0.4) -> float:
-        """Measure what one hit costs, in ns, interrupt included, and keep it for own_cpu_s(). See docs/method.md."""
+        """Measure what one hit costs, in ns, interrupt included, and keep it for own_cpu_s(). See docs/method.md.
+
+        The hop probes, where they are loaded, are calibrated as well.
+        """
         state = self._loaded()
         if state.opened:
             raise ProbeError("the sampler cannot be calibrated while it runs")
@@ -333,6 +337,8 @@ class Sampler:
             self.cost_ns_per_hit = cost_per_hit_ns(state.functions[0], open_event=spec.open, seconds=seconds)
         except OSError as error:
             raise ProbeError(f"the sampler's cost cannot be measured: {error.strerror}") from error
+        if state.hop is not None:
+            state.hop.calibrate(seconds)
         state.samples.take()  # what the calibration sampled is nobody's
         state.stacks.take()
         return self.cost_ns_per_hit

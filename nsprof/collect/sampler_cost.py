@@ -14,12 +14,13 @@ from collections.abc import Callable
 
 from nsprof.collect.loader_syscall import perf_ioctl
 
-__all__ = ["CALIBRATION_HZ", "cost_per_hit_ns", "paired_cost_ns"]
+__all__ = ["CALIBRATION_HZ", "ROUND_TRIPS", "Echo", "cost_per_hit_ns", "paired_difference_ns"]
 
 #: High enough that the difference stands out of the noise, low enough that hits do not follow each other.
 CALIBRATION_HZ = 8_000
 
-_ROUND_TRIPS = 500  # some 2 ms of work between two looks at the clock
+#: Packets in one piece of work: some 2 ms between two looks at the clock.
+ROUND_TRIPS = 500
 
 
 def cost_per_hit_ns(program: int, *, open_event: Callable[[int, int], int], seconds: float) -> float:
@@ -35,32 +36,37 @@ def cost_per_hit_ns(program: int, *, open_event: Callable[[int, int], int], seco
         fd = open_event(cpu, CALIBRATION_HZ)
         try:
             perf_ioctl(fd, "set_bpf", program)
-            with _echo() as work:
-                return paired_cost_ns(
+            with Echo() as work:
+                added, took = paired_difference_ns(
                     work, on=lambda: perf_ioctl(fd, "enable"), off=lambda: perf_ioctl(fd, "disable"), seconds=seconds
                 )
+                return max(0.0, added / (took * CALIBRATION_HZ / 1e9))
         finally:
             os.close(fd)
     finally:
         os.sched_setaffinity(0, before)
 
 
-def paired_cost_ns(
+def paired_difference_ns(
     work: Callable[[], None], *, on: Callable[[], None], off: Callable[[], None], seconds: float
-) -> float:
-    """Median over pairs of (CPU time with - CPU time without) / ticks due meanwhile, in ns; never below 0."""
+) -> tuple[float, float]:
+    """CPU time that a piece of work takes longer when it is on, and the time it takes then, in ns; medians of rounds.
+
+    Each round is off, on, off, so that drift cancels out. The first may be negative where there is only noise.
+    """
     work()
     deadline = time.monotonic() + seconds
-    costs: list[float] = []
-    while time.monotonic() < deadline or len(costs) < 5:
+    added: list[float] = []
+    took: list[float] = []
+    while time.monotonic() < deadline or len(added) < 5:
         first = _timed(work)
         on()
         loaded = _timed(work)
         off()
         last = _timed(work)
-        ticks = loaded * CALIBRATION_HZ / 1e9
-        costs.append((loaded - (first + last) / 2) / ticks)
-    return max(0.0, statistics.median(costs))
+        added.append(loaded - (first + last) / 2)
+        took.append(loaded)
+    return statistics.median(added), statistics.median(took)
 
 
 def _timed(work: Callable[[], None]) -> int:
@@ -69,8 +75,8 @@ def _timed(work: Callable[[], None]) -> int:
     return time.thread_time_ns() - begun
 
 
-class _echo:
-    """A socket that sends to itself: `with _echo() as work` gives the piece of work."""
+class Echo:
+    """A socket that sends to itself: `with Echo() as work` gives the piece of work."""
 
     def __enter__(self) -> Callable[[], None]:
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -80,7 +86,7 @@ class _echo:
 
         def work() -> None:
             send, receive = self.socket.send, self.socket.recv
-            for _ in range(_ROUND_TRIPS):
+            for _ in range(ROUND_TRIPS):
                 send(b"x")
                 receive(16)
 
