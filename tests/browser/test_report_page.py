@@ -260,3 +260,14 @@ def test_units_of_a_differential_view_scale_each_side_by_its_own_factor(visit: A
     page.fill("#flame-controls input[type=search]", "^veth_xmit$")
     found = page.locator("#flame-controls output").text_content()
     assert "(200 ns/KB)" in found and "(57.5 ns/KB)" in found and "+143 ns/KB" in found  # 400 x 0.5, 230 x 0.25
+
+
+def test_a_linked_function_is_scrolled_to_within_the_table(visit: Any) -> None:
+    row = diff_report().functions[0]
+    rows = tuple(replace(row, name=f"f{n:04}", delta=float(3000 - n)) for n in range(1000))
+    text = report_page(replace(content(), diff=replace(diff_report(), functions=rows)))
+    page = visit(text, address="#fn=f0800")
+    inside = """() => { const r = document.querySelector('tr.chosen').getBoundingClientRect();
+        const b = document.querySelector('.tall').getBoundingClientRect();
+        return r.top > b.top && r.bottom < b.bottom; }"""
+    assert page.evaluate(inside)

@@ -350,6 +350,7 @@ const NsprofFlame = (function () {
       group.setAttribute("tabindex", "0");
       group.setAttribute("role", "application");
       group.setAttribute("aria-roledescription", "flame graph");
+      if (!group.hasAttribute("aria-label")) group.setAttribute("aria-label", "Flame graph: arrows walk, Enter zooms, Escape resets, slash searches");
       const point = (e) => { const p = new DOMPoint(e.clientX, e.clientY).matrixTransform(this.group.getScreenCTM().inverse()); return [p.x, p.y]; };
       group.addEventListener("mousemove", (e) => {
         if (e.target.nsprof === undefined) return this.hideTip();

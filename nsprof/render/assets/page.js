@@ -31,7 +31,7 @@
       resized: (height) => { svg.setAttribute("viewBox", "0 0 " + wide() + " " + (height + 12)); svg.setAttribute("width", wide()); svg.setAttribute("height", height + 12); },
       viewed: (k) => { extras(k); remember({ view: k ? String(k) : "" }); }
     });
-    flame.group.setAttribute("aria-label", "Flame graph; the function table below has the same figures");
+    flame.group.setAttribute("aria-label", "Flame graph: arrows walk, Enter zooms, Escape resets, slash searches; the function table below has the same figures");
     flame.searched = (text) => { const fn = words().get("fn"); if (!fn || text !== "^" + quote(fn) + "$") remember({ s: text, fn: "" }); };
     extras(0);
     window.addEventListener("resize", () => flame.draw());
@@ -147,7 +147,11 @@
         note.append(more);
       }
     }
-    choose(name) { this.chosen = name; if (name && !this.rows().some((r) => r[0] === name)) { this.text = this.filterBox.value = ""; } this.draw(); }
+    choose(name) { this.chosen = name; if (name && !this.rows().some((r) => r[0] === name)) { this.text = this.filterBox.value = ""; } this.draw(); this.reveal(); }
+    reveal() { // scroll the table, not the page
+      const row = this.node.querySelector("tr.chosen"), box = this.node.parentNode;
+      if (row) box.scrollTop = Math.max(0, row.offsetTop - box.clientHeight / 2);
+    }
   }
 
   // ---- copying -----------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -161,3 +162,35 @@ def test_a_scenario_table_says_how_sure_its_means_are() -> None:
     assert page.table
     rows = tuple(replace(r, cpu_interval=Interval(r.cpu_pct - 0.5, r.cpu_pct + 0.5)) for r in page.table.rows)
     assert "63.00 % ± 0.50" in report_page(replace(page, table=replace(page.table, rows=rows)))
+
+
+def test_findings_become_cards_with_their_evidence() -> None:
+    results = pytest.importorskip("nsprof.model.results")
+    if not hasattr(results, "Explanation"):
+        pytest.skip("no explanations in this version")
+    from nsprof.render.page_cards import explanation_cards
+
+    diff = diff_report()
+    finding = results.Finding(
+        cause="bridge", title="An extra pass through a bridge", what="each packet crosses br0", place="br0 in host",
+        certainty="found", not_cpu=False, delta=780.0, interval=Interval(700, 860), share=0.85, share_interval=None,
+        strength=math.nan, evidence=(results.Evidence("functions", "br_handle_frame is new"),
+                                     results.Evidence("counters", "no flooding seen", agrees=False)),
+        functions=(("br_handle_frame", 340.0),), source="",
+        suggestions=(results.Suggestion("route instead", "ip link ...", "nsprof diff"),),
+    )  # fmt: skip
+    explained = results.Explanation(
+        base_title="host", new_title="veth-bridge", measure=diff.measure, answer="partly explained", total=diff.total,
+        findings=(finding,), not_explained=135.0, not_explained_interval=None, not_explained_share=0.15,
+        forbids=("no ns from skidded functions",), next=("nsprof record ...",),
+    )  # fmt: skip
+    first, last = explanation_cards(explained)
+    assert first.title == "1. An extra pass through a bridge (br0 in host)"
+    assert first.lines[0] == "found: +780 ns/transaction, [+700 ns, +860 ns], 85 % of the change"
+    assert "against it (counters): no flooding seen" in first.lines
+    assert "try: route instead: ip link ... Verify: nsprof diff" in first.lines
+    assert (
+        last.title == "Answer: partly explained"
+        and "not explained: 135 ns/transaction, 15 % of the change" in last.lines
+    )
+    assert "An extra pass through a bridge" in report_page(replace(content(), cards=(first, last)))
