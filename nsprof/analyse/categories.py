@@ -14,7 +14,8 @@ there, which is the work of the caller (`_raw_spin_unlock_irqrestore` in `__wake
 and the caller decides the category, though nothing says which function it was; without a categorised caller the
 sample is `skid`.
 
-Any frame of nsprof's own before the interrupt entry makes the sample `profiler`; no stack makes it `unknown`.
+Any frame of nsprof's own before the interrupt entry makes the sample `profiler`; no stack, or one of bare addresses,
+makes it `unknown`.
 """
 
 from __future__ import annotations
@@ -102,6 +103,10 @@ def frame_classes(frames: Frames) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
     return category, strong
 
 
+def _is_nameless(name: str) -> bool:
+    return name.startswith("0x") or name in ("", "[unknown]", "[unknown kernel]")
+
+
 def _is_root(name: str) -> bool:
     return name in names.ROOTS or name.startswith(names.ROOT_PREFIXES)
 
@@ -130,6 +135,10 @@ def stack_categories(
     profiled, empty, kernel_leaf = np.zeros(stacks, bool), np.ones(stacks, bool), np.zeros(stacks, bool)
     profiled[stack[inside & (kind == FrameKind.PROFILER)]] = True
     empty[stack] = False
+    nameless = np.array([_is_nameless(n) for n in frames.name], bool)[flat] & (kind != FrameKind.USER)
+    unresolved = np.zeros(stacks, bool)
+    unresolved[stack[nameless & (position == 0)]] = True
+    unresolved[stack[~nameless]] = False
     kernel_leaf[stack[(position == 0) & (kind != FrameKind.USER)]] = True
     # The program that made the system call does not make kernel work "user".
     usable = ~(kernel_leaf[stack] & (kind == FrameKind.USER)) & (of_frame >= 0)
@@ -154,7 +163,7 @@ def stack_categories(
         by_root = found & (first(strong, root, 0) > 0)
         result[by_root & (first(unlisted & counted, position, far) < strong_at)] = OTHER
         result[profiled] = PROFILER
-        result[empty] = UNKNOWN
+        result[empty | unresolved] = UNKNOWN
         return result.astype("i1")
 
     on_time = decide(np.ones(len(flat), bool), OTHER)

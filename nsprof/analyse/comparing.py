@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nsprof.analyse import categories, hosts, statistics
+from nsprof.analyse import categories, hosts, noise, statistics
 from nsprof.analyse.filters import Filter
 from nsprof.analyse.grouping import HOP_KINDS, group
 from nsprof.analyse.reporting import LOSS_LIMIT, STEAL_LIMIT
@@ -40,6 +40,9 @@ from nsprof.model.results import DeltaRow, DiffReport, Interval, Measure
 __all__ = ["diff", "two_sides"]
 
 Test = Literal["welch", "permutation"]
+
+#: Differences below this share of either side are the rounding of sums.
+_ROUNDING = 1e-13
 
 
 def diff(
@@ -94,7 +97,7 @@ def diff(
         not_attributed=_not_attributed(sides),
         runs_base=len(sides.views[0].runs),
         runs_new=len(sides.views[1].runs),
-        warnings=sides.warnings,
+        warnings=(*sides.warnings, *_trouble(sides)),
         notes=_notes(sides, effect),
         groups=groups,
     )
@@ -270,6 +273,7 @@ def _deltas(
     skid = sum(v.by_run(k, number, v.weight * v.skid).sum(axis=1) for v, k in zip(sides.views, keys, strict=True))
     weight = sum(v.by_run(k, number, v.weight).sum(axis=1) for v, k in zip(sides.views, keys, strict=True))
     delta = means[1] - means[0]
+    delta[np.abs(delta) <= _ROUNDING * np.maximum(means[0], means[1])] = 0.0
     there = (wholes[0] > 0) | (wholes[1] > 0) | (means[0] > 0) | (means[1] > 0)
     order = [int(i) for i in np.lexsort((-(wholes[0] + wholes[1]), -np.abs(delta))) if there[i]]
     rows = []
@@ -335,7 +339,7 @@ def _not_attributed(sides: Sides) -> float:
 
 def _notes(sides: Sides, effect: float) -> tuple[str, ...]:
     base, new = sides.views
-    notes = [f"{t}: {n}" for v, t in zip(sides.views, sides.titles, strict=True) for n in v.notes]
+    notes = [f"{t}: {n}" for v, t in zip(sides.views, sides.titles, strict=True) for n in (*v.notes, *noise.notes(v))]
     fewest = min(len(base.runs), len(new.runs))
     if fewest < 2:
         notes.append("one run a side: its spread is not known, so there are neither intervals nor verdicts")
@@ -351,7 +355,7 @@ def _notes(sides: Sides, effect: float) -> tuple[str, ...]:
             notes.append(f"total x {factor:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] (95 %, bootstrap over runs)")
     if effect > 0:
         notes.append(f"differences under {effect:.4g} {sides.measure.label} get no verdict (--min-effect)")
-    return tuple(notes + _trouble(sides))
+    return tuple(notes)
 
 
 def _trouble(sides: Sides) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nsprof.analyse import categories, statistics
+from nsprof.analyse import categories, noise, statistics
 from nsprof.analyse.filters import Filter
 from nsprof.analyse.grouping import HOP_KINDS, group, shares_by_context
 from nsprof.analyse.selection import View, view
@@ -23,7 +23,7 @@ from nsprof.analyse.stacks import (
     stack_table,
     totals_by_run,
 )
-from nsprof.model.profile import Profile, Run
+from nsprof.model.profile import Lateness, Profile, Run
 from nsprof.model.results import CategoryRow, CostReport, FunctionRow, GroupRow, Interval
 
 __all__ = ["LOSS_LIMIT", "STEAL_LIMIT", "SUM_LIMIT", "report"]
@@ -58,6 +58,7 @@ def report(
     total = float(chosen.totals().mean())
     groups = _groups(chosen, by, category, total) if by else ()
     notes, alarms = _trust(chosen)
+    notes += noise.notes(chosen)
     measured, sampled = _cpu_seconds(chosen)
     alarms += _sum_alarm(chosen, measured, sampled)
     return CostReport(
@@ -70,7 +71,7 @@ def report(
         runs=len(chosen.runs),
         samples=int(chosen.count.sum()),
         covered_share=_covered(chosen, category),
-        skid_share=_share(chosen, chosen.skid),
+        skid_share=_skid(chosen),
         unknown_share=_unknown(chosen, category, by, groups),
         lost_share=_lost([profile.runs[i] for i in chosen.runs]),
         own_share=_own_share([profile.runs[i] for i in chosen.runs]),
@@ -84,6 +85,13 @@ def report(
 def _share(chosen: View, mask: NDArray[Any]) -> float:
     whole = float(chosen.cost.sum())
     return float(chosen.cost[mask].sum()) / whole if whole > 0 else 0.0
+
+
+def _skid(chosen: View) -> float:
+    """Share of late samples; nan where lateness was never observed (imports)."""
+    if (chosen.column("lateness") == int(Lateness.UNKNOWN)).all():
+        return float("nan")
+    return _share(chosen, chosen.skid)
 
 
 def _function_rows(
