@@ -262,7 +262,7 @@ class HopProbes:
         hits = [each.hits for each in self._loaded]
         try:
             with Echo() as work:
-                added, _ = paired_difference_ns(work, on=self.attach, off=self.detach, seconds=seconds)
+                added, _ = paired_difference_ns(work, on=self.attach, off=self.detach, seconds=seconds, repeats=4)
         finally:
             os.sched_setaffinity(0, before)
         for each, old in zip(self._loaded, hits, strict=True):

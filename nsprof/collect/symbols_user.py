@@ -138,7 +138,9 @@ def _read_elf(path: Path) -> _Elf:
                 names = file.get_section(section["sh_link"]).data()
                 functions = table[(table["info"] & 0xF == _FUNCTION) & (table["value"] > 0)]
                 for at, start, size in functions[["name", "value", "size"]].tolist():
-                    rows[start] = (size, names[at : names.index(b"\0", at)].decode(errors="backslashreplace"))
+                    name = names[at : names.index(b"\0", at)].decode(errors="backslashreplace")
+                    if start not in rows or (len(name), name) < (len(rows[start][1]), rows[start][1]):
+                        rows[start] = (size, name)  # of several names the shortest: strtol, not strtoimax
         except (ELFError, ValueError, KeyError, AttributeError):
             return _Elf()
     elf.starts = sorted(rows)
