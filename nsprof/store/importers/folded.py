@@ -6,8 +6,10 @@ share it with others), the last frame is looked up by itself. Stacks are read of
 
 from __future__ import annotations
 
+import contextlib
 import re
 from array import array
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +25,7 @@ __all__ = ["TreeTables", "finish", "import_folded", "looks_like", "to_utf8"]
 _LINE = re.compile(rb"\S.*[; ]?.* [0-9]+(?:\.[0-9]*)?$")
 _NUMBER = re.compile(rb"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?$")
 _MEMO_BYTES = 64 << 20
+_MEMO_ROWS = 300_000
 _MAX_DEPTH = 100_000
 _LEFT_OUT = "lines that are no `frames count`, left out"
 
@@ -127,16 +130,14 @@ def import_folded(buf: memoryview, name: str) -> tuple[Profile, bool]:
     those leafward of a known kernel entry function, are kernel frames.
     """
     tree = TreeTables(max(_MEMO_BYTES, len(buf) // 2))
+    lines = _Lines(tree)
     nodes: list[NDArray[np.int64]] = []
     weights: list[NDArray[np.float64]] = []
-    left_out = 0
-    comments = 0
     for window in windows(buf, b"\n"):
-        node, weight, bad, remarks = _lines(tree, window.split(b"\n"))
-        left_out += bad
-        comments += remarks
-        nodes.append(np.array(node, "u4"))
-        weights.append(_numbers(weight))
+        node, weight = lines.add(window.split(b"\n"))
+        nodes.append(node)
+        weights.append(weight)
+    left_out = lines.bad
     at = np.concatenate(nodes) if nodes else np.zeros(0, "u4")
     weight_column = np.concatenate(weights) if weights else np.zeros(0)
     if not len(at) and not left_out:
@@ -148,40 +149,86 @@ def import_folded(buf: memoryview, name: str) -> tuple[Profile, bool]:
     return profile, bool(left_out)
 
 
-def _lines(tree: TreeTables, lines: list[bytes]) -> tuple[list[int], list[bytes], int, int]:
-    prefixes, texts, children = tree.prefixes, tree.texts, tree.children
-    path, child = tree.path, tree.child
-    nodes: list[int] = []
-    weights: list[bytes] = []
-    bad = remarks = 0
-    add, weigh = nodes.append, weights.append
-    for line in lines:
-        stack, _, count = line.rpartition(b" ")
-        if not count.isdigit():
-            if not line.strip() or line.startswith((b"#", b"//")):
-                remarks += 1
-                continue
-            stack, _, count = line.strip().rpartition(b" ")
-            if not _NUMBER.match(count):
-                bad += 1
-                continue
-        if not stack or len(count) > 40:
-            bad += 1
-            continue
-        above, _, leaf = stack.rpartition(b";")
-        parent = prefixes.get(above)
-        if parent is None:
-            parent = path(above)
-            prefixes = tree.prefixes
-        frame = texts.get(leaf)
-        node = None if frame is None else children.get(parent << 32 | frame)
-        add(child(parent, leaf) if node is None else node)
-        weigh(count)
-    return nodes, weights, bad, remarks
+class _Lines:
+    """Reads lines: what stands before the last semicolon is a node of the tree, behind it stand a frame and a number.
 
+    Nodes and frames are remembered by their text, so that a line costs two cuts and two look-ups; which child of the
+    node that makes is found for distinct pairs only.
+    """
 
-def _numbers(texts: list[bytes]) -> NDArray[np.float64]:
-    return np.array(list(map(float, texts)), "f8")
+    def __init__(self, tree: TreeTables) -> None:
+        self.tree = tree
+        self.bad = 0
+        self._leaves: dict[bytes, int] = {}
+        self._names: list[bytes] = []
+        self._repeated: bool | None = None
+
+    def add(self, lines: list[bytes]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """(node, weight) of the distinct stacks of some lines; lines that are none are counted in `bad`."""
+        times = np.ones(1)
+        if self._repeated is not False:
+            # Logs of single samples repeat their lines: those are counted first, in C.
+            counted = Counter(lines)
+            self._repeated = len(counted) * 2 < len(lines)
+            lines, times = list(counted), np.fromiter(counted.values(), "f8", count=len(counted))
+        parents, leaves, counts = self._split(lines)
+        weight = self._numbers(lines, counts) * times
+        parent = np.array(parents, "i8")
+        good = np.flatnonzero((parent >= 0) & ~np.isnan(weight))
+        pair = parent[good] << 32 | np.array(leaves, "i8")[good]
+        distinct, inverse = np.unique(pair, return_inverse=True)
+        total = np.bincount(inverse.ravel(), weights=weight[good], minlength=len(distinct))
+        child, names = self.tree.child, self._names
+        made = [child(each >> 32, names[each & 0xFFFFFFFF]) for each in distinct.tolist()]
+        return np.array(made, "i8"), total.astype("f8")
+
+    def _split(self, lines: list[bytes]) -> tuple[list[int], list[int], list[bytes]]:
+        """(node above or -1, leaf number, count as text) of every line; -1 is a remark or empty."""
+        tree, leaves = self.tree, self._leaves
+        prefixes = tree.prefixes
+        parents: list[int] = []
+        numbers: list[int] = []
+        counts: list[bytes] = []
+        add, number_of, count_of = parents.append, numbers.append, counts.append
+        for line in lines:
+            stack, _, count = line.rpartition(b" ")
+            above, _, text = stack.rpartition(b";")
+            parent = prefixes.get(above)
+            leaf = leaves.get(text)
+            if parent is None or leaf is None:
+                if not line.strip() or line.startswith((b"#", b"//")):
+                    parent, leaf, count = -1, 0, b"0"
+                elif not _NUMBER.match(count) and not _NUMBER.match(line.strip().rpartition(b" ")[2]):
+                    parent, leaf = 0, 0  # no number: told from a bad one later, and not worth a node
+                else:
+                    parent, leaf = tree.path(above), self._leaf(text)
+                    prefixes = tree.prefixes
+            add(parent)
+            number_of(leaf)
+            count_of(count)
+        return parents, numbers, counts
+
+    def _leaf(self, text: bytes) -> int:
+        number = self._leaves.get(text)
+        if number is None:
+            if len(self._leaves) > _MEMO_ROWS:
+                self._leaves.clear()
+            number = self._leaves[text] = len(self._names)
+            self._names.append(text)
+        return number
+
+    def _numbers(self, lines: list[bytes], counts: list[bytes]) -> NDArray[np.float64]:
+        """The counts as numbers; nan, and one more in `bad`, for what is none."""
+        if b"".join(counts).isdigit() and max(map(len, counts)) < 40:
+            with contextlib.suppress(ValueError):  # an empty one hides in the joined text: found one by one below
+                return np.array(list(map(int, counts)), "f8")
+        out = np.full(len(counts), np.nan)
+        for row, count in enumerate(counts):
+            if len(count) < 40 and _NUMBER.match(count) and lines[row].rpartition(b" ")[0].strip():
+                out[row] = float(count)
+            elif lines[row].strip() and not lines[row].startswith((b"#", b"//")):
+                self.bad += 1
+        return out
 
 
 def finish(

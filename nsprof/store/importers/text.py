@@ -9,7 +9,7 @@ from nsprof.model.profile import FrameKind
 
 __all__ = ["KERNEL_ENTRY", "kernel_dso", "to_utf8", "windows"]
 
-_WINDOW = 4 << 20
+_WINDOW = 1 << 20
 _MAX_PIECE = 64 << 20
 
 # fmt: off
@@ -71,28 +71,45 @@ def windows(buf: memoryview, separator: bytes) -> Iterator[bytes]:
     head = bytes(buf[:4])
     if head[:2] in (b"\xff\xfe", b"\xfe\xff") or head.startswith(b"\xef\xbb\xbf"):
         buf = memoryview(to_utf8(bytes(buf)))
-    dos = b"\r\n" in bytes(buf[: 1 << 16])
-    carry = b""
+    if b"\r\n" in bytes(buf[: 1 << 16]):
+        for piece in _cuts(buf, b"\r\n" * len(separator)):
+            yield piece.replace(b"\r\n", b"\n")
+    else:
+        yield from _cuts(buf, separator)
+
+
+def _cuts(buf: memoryview, separator: bytes) -> Iterator[bytes]:
+    """Pieces between separators, each copied once; the place to cut is looked for from the end of a window."""
     at = 0
+    size = _WINDOW
     while at < len(buf):
-        fresh = bytes(buf[at : at + _WINDOW])
-        at += len(fresh)
-        if dos:
-            if fresh.endswith(b"\r") and at < len(buf):
-                fresh += bytes(buf[at : at + 1])
-                at += 1
-            fresh = fresh.replace(b"\r\n", b"\n")
-        data = carry + fresh if carry else fresh
-        cut = data.rfind(separator, max(0, len(carry) - len(separator)))
-        if cut < 0 and len(data) > _MAX_PIECE:
-            cut = data.rfind(b"\n")
-            cut = len(data) if cut < 0 else cut
-            yield data[:cut]
-            carry = data[cut + 1 :]
-        elif cut < 0:
-            carry = data
+        end = min(at + size, len(buf))
+        if end == len(buf) and size <= _WINDOW:
+            yield bytes(buf[at:end]).removesuffix(separator)
+            return
+        cut = _last(buf, separator, at, end)
+        if cut < 0 and end < len(buf) and size < _MAX_PIECE:
+            size *= 2
+            continue
+        if cut < 0:
+            cut = _last(buf, b"\n", at, end)
+            cut, skip = (end, 0) if cut < 0 else (cut, 1)
         else:
-            yield data[:cut]
-            carry = data[cut + len(separator) :]
-    if carry:
-        yield carry
+            skip = len(separator)
+        yield bytes(buf[at:cut])
+        at = cut + skip
+        size = _WINDOW
+
+
+def _last(buf: memoryview, separator: bytes, start: int, end: int) -> int:
+    """Position of the last separator in buf[start:end], -1 if there is none."""
+    step = 1 << 14
+    high = end
+    while high > start:
+        low = max(start, high - step)
+        found = bytes(buf[low : min(high + len(separator) - 1, end)]).rfind(separator)
+        if found >= 0:
+            return low + found
+        high = low
+        step *= 2
+    return -1
