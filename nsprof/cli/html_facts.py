@@ -25,6 +25,7 @@ from nsprof.units import DENOMINATOR_NOUNS, format_quantity
 __all__ = ["Side", "environment", "ledger", "losses", "not_measurable", "run_facts", "topology"]
 
 _ROWS = 300  # facts of one group that are listed
+_LINES = 8  # devices of one namespace that are drawn
 _BOXES = 12  # namespaces drawn where no chain says which belong together
 
 
@@ -225,15 +226,19 @@ def topology(side: Side, per: str, by_namespace: CostReport | None) -> TopologyP
     if isinstance(known, Mapping) and known.get("chain"):
         return _chain(str(known["chain"]), str(known.get("shape", "")), flows, costs, note)
     spaces = [n for n in side.profile.namespaces if n.name]
-    labels = list(dict.fromkeys(n.label for n in spaces))[:_BOXES]
+    with_traffic = [ns for ns, _ in flows]
+    known_labels = list(dict.fromkeys(n.label for n in spaces))
+    labels = sorted(known_labels, key=lambda name: name not in with_traffic)[:_BOXES]  # those with traffic first
     if not labels:
         return None
+    left = len(known_labels) - len(labels)
+    note += f" {left:,} more namespaces are not drawn." if left else ""
     roles = {n.label: n.role for n in spaces}
     boxes = tuple(
         TopologyBox(
             label,
             roles[label],
-            tuple((d, text) for (ns, d), text in flows.items() if ns == label),
+            _busiest([(d, t) for (ns, d), t in flows.items() if ns == label]),
             costs.get(label, ""),
         )
         for label in labels
@@ -241,8 +246,15 @@ def topology(side: Side, per: str, by_namespace: CostReport | None) -> TopologyP
     return TopologyPicture(boxes, (), note)
 
 
+def _busiest(lines: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """The first of the devices (they come with the most packets first) and how many more there are."""
+    left = len(lines) - _LINES
+    more = ((f"and {left:,} more", "with fewer packets"),) if left > 0 else ()
+    return (*lines[:_LINES], *more)
+
+
 def _flows(side: Side, per: str) -> dict[tuple[str, str], str]:
-    """(namespace label, device) -> what it counted, in words."""
+    """(namespace label, device) -> what it counted, in words; the busiest first."""
     sums: dict[tuple[str, str], dict[str, float]] = defaultdict(lambda: defaultdict(float))
     wanted = set(side.runs)
     for counter in side.profile.counters:
@@ -250,7 +262,7 @@ def _flows(side: Side, per: str) -> dict[tuple[str, str], str]:
             sums[side.profile.namespace_label(counter.namespace), counter.device][counter.name] += counter.delta
     units = math.fsum(r.denominators.get(per, 0.0) for r in side.run_objects) if per else float(len(side.runs))
     found = {}
-    for key, values in sums.items():
+    for key, values in sorted(sums.items(), key=lambda kv: -(kv[1]["rx_packets"] + kv[1]["tx_packets"])):
         if units > 0:
             text = f"rx {_flow(values['rx_packets'] / units)}, tx {_flow(values['tx_packets'] / units)} skbs"
             dropped = sum(v for name, v in values.items() if "drop" in name)

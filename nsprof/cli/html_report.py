@@ -111,7 +111,7 @@ def page_content(profile: Profile, baseline: Profile | None, options: Mapping[st
         charts=_charts(sides, table, common),
         topology=html_facts.topology(sides.new, per, hop),
         environment=html_facts.environment(sides.all),
-        losses=html_facts.losses(sides.all, reports),
+        losses=html_facts.losses(sides.all, reports) if reports[-1].measure.kind == "sampled" else None,
         not_measurable=html_facts.not_measurable(sides.all),
         missing=missing,
         created=str(profile.meta.get("created") or ""),

@@ -25,7 +25,7 @@ HUES: dict[int, tuple[RGB, RGB]] = {
     FrameKind.PROFILER: ((188, 168, 216), (214, 200, 232)),
     NARROW: ((228, 228, 228), (228, 228, 228)),
 }
-MIDDLE, MORE, LESS, GREY = (250, 250, 247), (224, 102, 31), (67, 147, 195), (194, 194, 198)
+MIDDLE, MORE, LESS, GREY = (236, 236, 228), (224, 102, 31), (67, 147, 195), (194, 194, 198)
 #: A line at the foot of frames that are not kernel code, in both kinds of graph.
 STRIPES: dict[int, str] = {FrameKind.USER: "#0b5fa5", FrameKind.BPF: "#00745a", FrameKind.PROFILER: "#6b4ba3"}
 

@@ -83,9 +83,11 @@ class _Axis:
         return self.left + (value - self.low) / (self.high - self.low) * (self.right - self.left)
 
 
-def _axis_marks(axis: _Axis, top: float, bottom: float, unit: str, room: int = 5) -> str:
+def _axis_marks(axis: _Axis, top: float, bottom: float, unit: str) -> str:
     parts = []
-    for tick in nice_ticks(axis.low, axis.high, room):
+    widest = max(len(value_text(v, _short(unit))) for v in (axis.low, axis.high))
+    count = int((axis.right - axis.left) / (7 * widest + 20))  # as many as have room for their words
+    for tick in nice_ticks(axis.low, axis.high, max(1, min(5, count))):
         x = axis(tick)
         parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top:.0f}" y2="{bottom:.0f}" class="grid"/>')
         parts.append(_text(x, bottom + 15, value_text(tick, _short(unit)), "tick", "middle"))
@@ -188,7 +190,7 @@ def run_points(chart: RunChart) -> str:
     row, top = 34, 6
     bottom = top + row * len(chart.groups)
     title = f"{chart.title} of every run ({chart.unit})" if chart.unit else f"{chart.title} of every run"
-    parts = [_open(bottom + 24, title, "points"), _axis_marks(axis, top, bottom, chart.unit, 4)]
+    parts = [_open(bottom + 24, title, "points"), _axis_marks(axis, top, bottom, chart.unit)]
     for n, group in enumerate(chart.groups):
         parts.append(_points_row(group, axis, top + row * n + row / 2, chart.unit))
     return "".join(parts) + "</svg>"

@@ -8,7 +8,7 @@ import pytest
 
 from nsprof.cli import html_facts
 from nsprof.cli.html_facts import Side
-from nsprof.model.profile import LedgerLine, Losses, ProbeInfo
+from nsprof.model.profile import Counter, LedgerLine, Losses, ProbeInfo
 from tests.profiles import bench_profile
 
 
@@ -106,3 +106,17 @@ def test_points_are_the_runs_and_the_centre_their_mean() -> None:
     chart = html_facts.point_chart("Throughput", "Mbit/s", [("a", [1.0, 3.0, math.nan])], None, "throughput")
     assert chart is not None and chart.groups[0].centre == pytest.approx(2.0)
     assert html_facts.point_chart("x", "", [("a", [math.nan])], None, "cpu") is None
+
+
+def test_a_namespace_with_hundreds_of_devices_shows_the_busiest() -> None:
+    made = side(meta={})
+    host = next(i for i, n in enumerate(made.profile.namespaces, 1) if n.name == "host")
+    more = tuple(
+        Counter(made.runs[0], "device", host, f"veth{n}", -1, "rx_packets", 0.0, float(n)) for n in range(200)
+    )
+    picture = html_facts.topology(
+        Side(made.profile.with_(counters=(*made.profile.counters, *more)), "veth-bridge", made.runs), "", None
+    )
+    assert picture is not None
+    (box,) = [b for b in picture.boxes if b.title == "host"]
+    assert [name for name, _ in box.lines] == ["w0", *(f"veth{n}" for n in range(199, 192, -1)), "and 193 more"]

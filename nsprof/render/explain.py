@@ -1,0 +1,233 @@
+"""Explanations as text: for a terminal, and as Markdown of 72 columns for a mailing list."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+
+from nsprof.model.results import (
+    Explanation,
+    Finding,
+    FunctionExplanation,
+    Interval,
+    KernelDiff,
+    Measure,
+)
+from nsprof.render.escape import safe
+from nsprof.render.tables import Cell, Column, Grid, Heading, Lines, Part
+from nsprof.render.text import cost, percent
+
+__all__ = ["explain_parts", "function_parts", "kernel_diff_parts", "mail", "title_of"]
+
+_ANSWERS = {
+    "explained": "explained",
+    "partly explained": "partly explained",
+    "not explained": "no known cause fits: not explained",
+    "not cpu": "not a CPU problem in the first place",
+    "no difference": "no difference shown",
+    "not enough data": "not enough data",
+}
+_MAIL_WIDTH = 72
+
+
+def amount(value: float, measure: Measure, *, sign: bool = True) -> str:
+    """A cost with its unit: `+5.1 us/packet`, `+1,204 instructions/transaction`."""
+    if measure.unit == "ns" and measure.per not in ("share",) and abs(value) >= 10_000:
+        text = cost(value / 1000, sign=sign)
+        return f"{text} us/{measure.per}" if measure.per else f"{text} us"
+    return f"{cost(value, sign=sign)} {measure.label}"
+
+
+def _bounds(interval: Interval | None, measure: Measure, value: float) -> str:
+    if interval is None:
+        return ""
+    scale = 1000 if measure.unit == "ns" and abs(value) >= 10_000 and measure.per != "share" else 1
+    return f" [{cost(interval.low / scale)}, {cost(interval.high / scale)}]"
+
+
+def title_of(finding: Finding) -> str:
+    """The cause and where it is."""
+    return finding.title + (f" at {finding.place}" if finding.place else "")
+
+
+def _size(finding: Finding, explanation: Explanation) -> str:
+    if finding.not_cpu and finding.delta <= 0:
+        return "costs no CPU time"
+    measure = explanation.measure
+    text = amount(finding.delta, measure) + _bounds(finding.interval, measure, finding.delta)
+    if math.isnan(finding.share):
+        return text
+    around = finding.share_interval
+    spread = f" [{percent(around.low, digits=0)}, {percent(around.high, digits=0)}]" if around else ""
+    return f"{percent(finding.share, digits=0)}{spread} of the extra cost, {text}"
+
+
+def explain_parts(explanation: Explanation) -> list[Part]:
+    """The explanation for a terminal."""
+    e = explanation
+    parts: list[Part] = [Heading(f"{e.new_title} against {e.base_title}: {_ANSWERS[e.answer]}", 1)]
+    t = e.total
+    spread = _bounds(t.interval, e.measure, t.delta)
+    change = f" ({t.delta / t.base:+.0%})" if t.base > 0 else ""
+    parts.append(
+        Lines(
+            (
+                f"{amount(t.base, e.measure, sign=False)} -> {amount(t.new, e.measure, sign=False)}: "
+                f"{amount(t.delta, e.measure)}{change}{spread}",
+                f"{e.runs_base} against {e.runs_new} runs, {t.samples_base:,} against {t.samples_new:,} "
+                f"{'rows of exact counts' if e.measure.kind != 'sampled' else 'samples'}"
+                + ("" if min(e.runs_base, e.runs_new) > 1 else "; one run a side: no intervals"),
+            )
+        )
+    )
+    if e.warnings:
+        parts.append(Lines(tuple(f"warning: {w}" for w in e.warnings), "yellow"))
+    if e.forbids:
+        parts.append(Lines(tuple(f"forbidden: {w}" for w in e.forbids), "bold red"))
+    for number, finding in enumerate(e.findings, 1):
+        parts += _finding_parts(number, finding, e)
+    parts += _tail(e)
+    return parts
+
+
+def _finding_parts(number: int, finding: Finding, e: Explanation) -> list[Part]:
+    mark = "" if finding.certainty == "found" else " (possible: one kind of evidence only)"
+    style = "bold" if finding.certainty == "found" else ""
+    lines = [f"   {_size(finding, e)}"]
+    for piece in finding.evidence:
+        lines.append(f"   {'evidence' if piece.agrees else 'against '}: [{piece.kind}] {piece.text}")
+    for s in finding.suggestions:
+        lines.append(f"   try: {s.text}" + (f": {s.command}" if s.command else ""))
+        if s.verify:
+            lines.append(f"   verify: {s.verify}")
+    if not finding.not_cpu and finding.delta > 0:
+        gain = finding.delta / e.total.new if e.total.new > 0 else 0.0
+        lines.append(f"   expected gain: {percent(gain, digits=0)} of {e.new_title}'s cost")
+    return [Lines(("",)), Lines((f"{number}. {title_of(finding)}{mark}",), style), Lines(tuple(lines))]
+
+
+def _tail(e: Explanation) -> list[Part]:
+    not_cpu = [f for f in e.findings if f.not_cpu]
+    rest = "unknown" if math.isnan(e.not_explained_share) else percent(e.not_explained_share, digits=0)
+    said = "yes" if e.answer == "not cpu" else "in part" if not_cpu else "no"
+    if e.answer in ("not enough data", "no difference"):
+        said = "unknown"
+    lines = [
+        "",
+        f"not explained: {rest}, {amount(e.not_explained, e.measure)}"
+        f"{_bounds(e.not_explained_interval, e.measure, e.not_explained)}        not a CPU problem: {said}",
+    ]
+    if e.unexplained_functions:
+        lines.append(
+            "  mostly in: " + ", ".join(f"{name} ({cost(v, sign=True)})" for name, v in e.unexplained_functions)
+        )
+    lines += [f"  {r}" for r in e.reasons]
+    lines += [f"next: {n}" for n in e.next]
+    return [Lines(tuple(lines))]
+
+
+def mail(parts: Sequence[Part], width: int = _MAIL_WIDTH) -> str:
+    """The same parts as Markdown that a mailing list takes: no line longer than `width` where a blank allows."""
+    out: list[str] = []
+    for part in parts:
+        if isinstance(part, Heading):
+            out += [*textwrap.wrap("#" * part.level + " " + safe(part.text), width), ""]
+        elif isinstance(part, Lines):
+            for line in part.lines:
+                out += _mail_line(safe(line), width)
+        elif isinstance(part, Grid):
+            out += _mail_grid(part, width)
+    lines = [line for i, line in enumerate(out) if line or (i and out[i - 1])]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _mail_line(line: str, width: int) -> list[str]:
+    if not line.strip():
+        return [""]
+    indent = line[: len(line) - len(line.lstrip())]
+    bullet = f"{indent}- " if indent else ""
+    return textwrap.wrap(
+        line.lstrip(),
+        width,
+        initial_indent=bullet,
+        subsequent_indent=" " * len(bullet) if bullet else "   " if line[0].isdecimal() else "  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _mail_grid(grid: Grid, width: int) -> list[str]:
+    """A fixed-width table, indented by four (a code block); the first column takes what is left."""
+    rows = [[safe(c.text if isinstance(c, Cell) else c) for c in row] for row in grid.rows]
+    heads = [c.title for c in grid.columns]
+    wide = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    first = max(12, min(wide[0], width - 4 - sum(w + 1 for w in wide[1:])))
+    lines = []
+    for row in [heads, *rows]:
+        rest = "".join(f" {text:>{w}}" for text, w in zip(row[1:], wide[1:], strict=True))
+        pieces = textwrap.wrap(row[0], first) or [""]
+        lines.append(f"    {pieces[0]:<{first}}{rest}")
+        lines += [f"    {piece}" for piece in pieces[1:]]
+    return ["", *([safe(grid.title), ""] if grid.title else []), *lines, ""]
+
+
+def function_parts(f: FunctionExplanation) -> list[Part]:
+    """`--function`: cost, callers, callees, and a paragraph to quote."""
+    label = f.measure.label
+    parts: list[Part] = [Heading(f"{f.name}: {f.new_title} against {f.base_title}", 1)]
+    head = [
+        f"self {cost(f.own.base)} -> {cost(f.own.new)} {label}, with all it calls {cost(f.own.base_total)} -> "
+        f"{cost(f.own.new_total)} {label}"
+    ]
+    if f.source:
+        head.append(f"source: {f.source}")
+    parts.append(Lines(tuple(head)))
+    for title, rows in (("Called by", f.callers), ("Calls", f.callees), ("Call paths", f.paths)):
+        if rows:
+            parts.append(Lines(("",)))
+            parts.append(_grid(title, rows))
+    if f.other_events:
+        parts += [Lines(("",)), _grid("Other quantities (self)", f.other_events)]
+    parts.append(Lines(("", f.summary)))
+    if f.notes:
+        parts.append(Lines(f.notes, "dim", bullet=True))
+    return parts
+
+
+def _grid(title: str, rows: Sequence[tuple[str, float, float]]) -> Grid:
+    return Grid(
+        (Column(title, right=False, wrap=True), Column("base"), Column("new"), Column("delta")),
+        tuple((name, cost(base), cost(new), cost(new - base, sign=True)) for name, base, new in rows),
+    )
+
+
+def kernel_diff_parts(d: KernelDiff) -> list[Part]:
+    """`--kernel-diff`: gains and losses grouped by the path that pulled them in."""
+    t = d.total
+    parts: list[Part] = [
+        Heading(f"{d.new_title} against {d.base_title}", 1),
+        Lines((f"{cost(t.base)} -> {cost(t.new)} {d.measure.label}: {cost(t.delta, sign=True)}",)),
+    ]
+    for path, delta, functions in d.groups:
+        parts += [
+            Lines(("", f"{cost(delta, sign=True)} {d.measure.label} under {path}"), "bold"),
+            Lines(
+                tuple(
+                    f"   {cost(v, sign=True):>10}  {name}" + (f" ({how})" if how else "")
+                    for name, v, how in functions
+                )
+            ),
+        ]
+    if d.inlining:
+        parts += [
+            Lines(("", "Changes of compilation only (inlined or split; caller and callee together cost the same):")),
+            Lines(
+                tuple(f"   {callee} in {caller}: {cost(v, sign=True)} together" for callee, caller, v in d.inlining)
+            ),
+        ]
+    if d.lines:
+        parts += [Lines(("",)), _grid("Distinct lines touched", d.lines)]
+    if d.notes:
+        parts.append(Lines(("", *d.notes), "dim"))
+    return parts
