@@ -260,8 +260,8 @@ def _deltas(
 ) -> tuple[DeltaRow, ...]:
     """Rows of (name, module, category) sorted by |delta|; rows absent from both sides are left out.
 
-    A row is tested where it has at least a sample a run on average: a function seen once says nothing, and testing it
-    would only cost the others their q values. That choice does not look at which side the samples are on.
+    A row is tested where it has at least half a sample a run on average: a function seen once says nothing, and
+    testing it would only cost the others their q values. That choice does not look at which side the samples are on.
     """
     number = len(names)
     costs = _by_run(sides, keys, number)
@@ -269,7 +269,7 @@ def _deltas(
     means = [c.mean(axis=1) for c in costs]
     wholes = [i.mean(axis=1) for i in inclusive] if inclusive is not None else means
     runs = sum(len(v.runs) for v in sides.views)
-    evidence = statistics.compare(costs[0], costs[1], testable=samples[0] + samples[1] >= runs, test=test)
+    evidence = statistics.compare(costs[0], costs[1], testable=2 * (samples[0] + samples[1]) >= runs, test=test)
     skid = sum(v.by_run(k, number, v.weight * v.skid).sum(axis=1) for v, k in zip(sides.views, keys, strict=True))
     weight = sum(v.by_run(k, number, v.weight).sum(axis=1) for v, k in zip(sides.views, keys, strict=True))
     delta = means[1] - means[0]
