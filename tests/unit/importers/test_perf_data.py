@@ -110,7 +110,7 @@ def layouts(draw: st.DrawFn) -> tuple[PerfData, list[Sample]]:
     return made, samples
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(layouts())
 def test_every_sample_layout_comes_back_whole(case: tuple[PerfData, list[Sample]]) -> None:
     made, samples = case

@@ -372,8 +372,9 @@ def _tasks(side: Side, columns: dict[str, NDArray[Any]]) -> tuple[NDArray[np.int
             task[rows] = table.setdefault((pid, tid, history[0][1]), len(table))
             continue
         names, which = at_times(history, columns["time"][rows])
-        number = np.array([table.setdefault((pid, tid, name), len(table)) for name in names], "i8")
-        task[rows] = number[which]
+        used, which = np.unique(which, return_inverse=True)
+        number = [table.setdefault((pid, tid, names[u]), len(table)) for u in used.tolist()]
+        task[rows] = np.array(number, "i8")[which.ravel()]
     return task, list(table)
 
 
@@ -394,7 +395,9 @@ def _namespaces(side: Side, columns: dict[str, NDArray[Any]]) -> tuple[NDArray[A
         if history:
             rows = np.flatnonzero(columns["tid"] == tid)
             inodes, which = at_times(history, columns["time"][rows])
-            out[rows] = np.array([table.setdefault(i, len(table)) + 1 for i in inodes], "u4")[which]
+            used, which = np.unique(which, return_inverse=True)
+            number = [table.setdefault(inodes[u], len(table)) + 1 for u in used.tolist()]
+            out[rows] = np.array(number, "u4")[which.ravel()]
     return out, [Namespace(min(inode, 2**63 - 1)) for inode in table]
 
 
