@@ -27,6 +27,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "doctor": ("doctor", "What this machine can and cannot do, found by trying.", "Measure"),
     "report": ("report", "Cost per function of one profile.", "Read"),
     "diff": ("diff", "Per-function delta between two profiles or scenarios.", "Read"),
+    "explain": ("explain", "Ranked causes of extra cost, with their evidence.", "Read"),
     "flamegraph": ("flamegraph", "Interactive SVG flame graph, plain or differential.", "Read"),
     "info": ("info", "What is in a profile.", "Read"),
     "import": ("import_", "Make a profile of perf.data, perf script, folded stacks, pprof, ...", "Convert"),

@@ -17,13 +17,19 @@ __all__ = [
     "CostReport",
     "DeltaRow",
     "DiffReport",
+    "Evidence",
+    "Explanation",
+    "Finding",
     "FlameTree",
+    "FunctionExplanation",
     "FunctionRow",
     "GroupRow",
     "Interval",
+    "KernelDiff",
     "Measure",
     "ScenarioRow",
     "ScenarioTable",
+    "Suggestion",
 ]
 
 
@@ -227,3 +233,117 @@ class ScenarioTable:
     rows: tuple[ScenarioRow, ...]
     notes: tuple[str, ...] = ()
     alarms: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One piece of evidence for (`agrees`) or against a cause. `kind` is functions, simulation, counters, ledger,
+    host or workload; pieces of different kinds do not depend on each other."""
+
+    kind: str
+    text: str
+    agrees: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """What to try, a command for it ("" if there is none), and how to verify that it helped."""
+
+    text: str
+    command: str = ""
+    verify: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A cause. `certainty` is "found" (two kinds of evidence or more) or "possible" (one).
+
+    `delta` is its part of the extra cost, in the measure's unit; `share` of the total's delta (nan where that is not
+    shown to differ from 0, or for causes that cost no CPU). `not_cpu` causes have `strength` instead, the share of
+    throughput, packets or time concerned.
+    """
+
+    cause: str
+    title: str
+    what: str
+    place: str
+    certainty: str
+    not_cpu: bool
+    delta: float
+    interval: Interval | None
+    share: float
+    share_interval: Interval | None
+    strength: float
+    evidence: tuple[Evidence, ...]
+    functions: tuple[tuple[str, float], ...]
+    suggestions: tuple[Suggestion, ...]
+    source: str
+    threshold: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """`nsprof explain`: findings in order of weight, and what remains.
+
+    `answer` is "explained", "partly explained", "not explained", "not cpu", "no difference" or "not enough data".
+    The findings' deltas plus `not_explained` make `total.delta`. `forbids` says which conclusions the input does not
+    allow, `reasons` how the answer came about, `next` what one more recording would settle.
+    """
+
+    base_title: str
+    new_title: str
+    measure: Measure
+    answer: str
+    total: DeltaRow
+    findings: tuple[Finding, ...]
+    not_explained: float
+    not_explained_interval: Interval | None
+    not_explained_share: float
+    unexplained_functions: tuple[tuple[str, float], ...] = ()
+    runs_base: int = 0
+    runs_new: int = 0
+    forbids: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+    next: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    tested: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionExplanation:
+    """`nsprof explain --function`: one function on both sides, with its callers and what it calls.
+
+    `callers` and `callees` are (name, base, new) of inclusive cost; `source` "file:line" where debug info gave it.
+    """
+
+    name: str
+    measure: Measure
+    base_title: str
+    new_title: str
+    own: DeltaRow
+    callers: tuple[tuple[str, float, float], ...]
+    callees: tuple[tuple[str, float, float], ...]
+    paths: tuple[tuple[str, float, float], ...]
+    other_events: tuple[tuple[str, float, float], ...] = ()
+    source: str = ""
+    summary: str = ""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KernelDiff:
+    """`nsprof explain --kernel-diff`: what two kernels execute for the same packet.
+
+    `groups` are (call path that pulled them in, delta, functions with their delta and what became of them: "more",
+    "less", "new", "gone", "inlined", "outlined"); `inlining` the functions whose change is one of compilation only.
+    """
+
+    measure: Measure
+    base_title: str
+    new_title: str
+    total: DeltaRow
+    groups: tuple[tuple[str, float, tuple[tuple[str, float, str], ...]], ...]
+    inlining: tuple[tuple[str, str, float], ...]
+    lines: tuple[tuple[str, float, float], ...] = ()
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,354 @@
+"""`nsprof explain`: which known causes the extra cost belongs to, and what remains without one.
+
+Order of work: bring both sides to one measure; say which conclusions the input forbids; ask every cause for its
+evidence; let the accepted ones claim samples, leafmost first, each sample once; the remainder is "not explained".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nsprof.analyse import categories
+from nsprof.analyse.causes import forbids, weigh
+from nsprof.analyse.causes.case import Case, case_of
+from nsprof.analyse.causes.owners import Claims, claims_of, matching
+from nsprof.analyse.causes.registry import rules as all_rules
+from nsprof.analyse.causes.rule import Rule, Seen
+from nsprof.analyse.comparing import Sides, two_sides
+from nsprof.analyse.selection import Filter
+from nsprof.analyse.stacks import function_table, leaf_functions, row_categories, totals_by_run
+from nsprof.model.profile import Profile
+from nsprof.model.results import DeltaRow, Evidence, Explanation, Finding, Suggestion
+from nsprof.units import format_quantity
+
+__all__ = ["explain"]
+
+_Array = NDArray[np.float64]
+
+
+def explain(
+    base: Profile,
+    new: Profile,
+    *,
+    base_scenario: str | None = None,
+    new_scenario: str | None = None,
+    event: str | None = None,
+    per: str | None = None,
+    where: Filter | None = None,
+    force: bool = False,
+    rules: Sequence[Rule] | None = None,
+) -> Explanation:
+    """Causes of what `new` costs more than `base`; scenarios, event, unit and filters as for `diff`.
+
+    Raises ComparisonError where the two have no event or unit in common, EvidenceError without samples.
+    """
+    sides = two_sides(
+        base,
+        new,
+        base_scenario=base_scenario,
+        new_scenario=new_scenario,
+        event=event,
+        per=per,
+        where=where,
+        force=force,
+    )
+    return _Engine(sides, all_rules() if rules is None else tuple(rules)).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A rule with its evidence."""
+
+    number: int
+    rule: Rule
+    weight: weigh.Weight
+    shown: bool  # its functions cost more
+    seen: tuple[Seen, ...]
+    against: tuple[Seen, ...]
+    strength: float = 0.0
+
+    @property
+    def kinds(self) -> set[str]:
+        return {s.kind for s in self.seen} | ({"functions"} if self.shown else set())
+
+    @property
+    def place(self) -> str:
+        return next((s.place for s in self.seen if s.place), "")
+
+
+class _Engine:
+    def __init__(self, sides: Sides, rules: tuple[Rule, ...]) -> None:
+        self.sides, self.rules = sides, rules
+        self.case: Case = case_of(sides)
+        self.exact = sides.measure.kind in ("modelled", "counted")
+        _, maps = function_table([v.profile.frames for v in sides.views])
+        self.claims: Claims = claims_of(rules, sides, maps)
+        self.totals = (sides.views[0].totals(), sides.views[1].totals())
+        self.samples = (float(sides.views[0].count.sum()), float(sides.views[1].count.sum()))
+        number = len(self.claims.groups)
+        pairs = list(zip(sides.views, self.claims.key, strict=True))
+        self.costs = [v.by_run(k, number) for v, k in pairs]
+        self.counts = [v.by_run(k, number, v.count).sum(axis=1) for v, k in pairs]
+        self.limits = forbids.limits_of(self.case, self.samples)
+        self.heirs: dict[int, int] = {}
+        self.inclusive = [
+            totals_by_run(v, t, sides.functions) for v, t in zip(sides.views, sides.tables, strict=True)
+        ]
+
+    # -- evidence
+
+    def run(self) -> Explanation:
+        judged = [j for j in map(self._judge, range(len(self.rules))) if j is not None]
+        accepted = self._settle(self._absorb(judged))
+        shares = self._attribute(accepted)
+        findings = [self._finding(j, shares.get(j.number)) for j in accepted]
+        findings.sort(key=lambda f: (f.certainty != "found", -self._rank(f)))
+        return self._answer(findings, shares)
+
+    def _inclusive(self, number: int) -> tuple[_Array, _Array, tuple[float, float]]:
+        there = np.array([number in g for g in self.claims.groups])
+        base, new = (c[there].sum(axis=0) for c in self.costs)
+        return base, new, (float(self.counts[0][there].sum()), float(self.counts[1][there].sum()))
+
+    def _signed(self, number: int) -> tuple[float, float]:
+        """Samples with the rule's signature on their stack, on both sides."""
+        there = np.array([number in m for m in self.claims.marks])
+        pairs = zip(self.sides.views, self.claims.marked, strict=True)
+        one, two = (float(v.count[there[m]].sum()) for v, m in pairs)
+        return one, two
+
+    def _judge(self, number: int) -> _Judged | None:
+        rule = self.rules[number]
+        looked = [(c, c.look(self.case) if self._may(c.kind) else None) for c in rule.checks]
+        seen = tuple(s for _, s in looked if s is not None)
+        if any(c.must and s is None for c, s in looked):
+            return None
+        against = tuple(s for s in (c.look(self.case) for c in rule.contradictions if self._may(c.kind)) if s)
+        base, new, samples = self._inclusive(number)
+        weight = weigh.weigh(base, new, self.totals, samples, self.samples, exact=self.exact)
+        shown = not self.limits.functions and self._shown(rule, number, weight, bool(seen))
+        strength = max((s.strength for s in seen), default=0.0)
+        if rule.not_cpu or (rule.spread is not None and not rule.owns):
+            ok = bool(seen)
+        else:
+            ok = shown and (bool(seen) or not (rule.needs_check or self.limits.alone))
+        if not ok or (against and len({s.kind for s in seen}) < 2):
+            return None
+        return _Judged(number, rule, weight, shown, seen, against, strength)
+
+    def _may(self, kind: str) -> bool:
+        return not (self.limits.counters and kind in ("counters", "ledger"))
+
+    def _shown(self, rule: Rule, number: int, weight: weigh.Weight, supported: bool) -> bool:
+        if self.exact:
+            return weight.delta > weigh.MIN_EFFECT * self.case.base_total
+        factor = 1 if supported else max(1, self._tested())
+        if weight.delta > weigh.MIN_EFFECT * self.case.base_total and weight.p * factor < weigh.ALPHA:
+            return True
+        if supported and rule.signature:
+            first, second = self._signed(number)
+            return first == 0 and second >= weigh.FEW and weight.delta > 0
+        return False
+
+    def _tested(self) -> int:
+        """How many causes have any samples at all: that many chances to be wrong."""
+        return len({r for g, n in zip(self.claims.groups, sum(self.counts), strict=True) if n > 0 for r in g})
+
+    # -- attribution
+
+    def _settle(self, judged: list[_Judged]) -> list[_Judged]:
+        """Leave out what keeps nothing once the others have taken theirs (the outer one of two nested causes)."""
+        accepted = judged
+        while True:
+            shares = self._attribute(accepted)
+            least = weigh.MIN_EFFECT * self.case.base_total
+            weak = [
+                j
+                for j in accepted
+                if not j.rule.not_cpu
+                and self._delta(shares.get(j.number)) < least
+                and not (len(j.kinds) > 1 and j.rule.signature and j.shown and self._delta(shares.get(j.number)) > 0)
+            ]
+            if not weak:
+                return accepted
+            lightest = min(weak, key=lambda j: self._delta(shares.get(j.number)))
+            accepted = [j for j in accepted if j is not lightest]
+
+    def _absorb(self, judged: list[_Judged]) -> list[_Judged]:
+        """Consequences without evidence of their own go to their cause."""
+        by_name = {j.rule.name: j for j in judged}
+        for j in judged:
+            for name in j.rule.absorbs if len(j.kinds) >= 2 else ():
+                other = by_name.get(name)
+                if other is not None and not other.seen:
+                    self.heirs[other.number] = j.number
+        return [j for j in judged if j.number not in self.heirs]
+
+    def _delta(self, cost: tuple[_Array, _Array] | None) -> float:
+        return float(cost[1].mean() - cost[0].mean()) if cost is not None else 0.0
+
+    def _owners(self, accepted: Sequence[_Judged]) -> NDArray[np.int64]:
+        """Owner (number of a rule, -1 none) of each group of claims."""
+        ours = {j.number for j in accepted if not j.rule.not_cpu or j.rule.owns}
+        owner = np.full(len(self.claims.groups), -1, "i8")
+        for i, group in enumerate(self.claims.groups):
+            chosen = [r for r in (self.heirs.get(r, r) for r in group) if r in ours]
+            first = [r for r in chosen if not self.rules[r].fallback]
+            if chosen:
+                owner[i] = (first or chosen)[0]
+        return owner
+
+    def _attribute(self, accepted: Sequence[_Judged]) -> dict[int, tuple[_Array, _Array]]:
+        """Rule -> its own cost by run on both sides; -1 is what nobody owns."""
+        owner = self._owners(accepted)
+        shares = {
+            int(r): (self.costs[0][owner == r].sum(axis=0), self.costs[1][owner == r].sum(axis=0))
+            for r in np.unique(owner)
+        }
+        rest = shares.setdefault(-1, (np.zeros_like(self.totals[0]), np.zeros_like(self.totals[1])))
+        # Samples without a candidate are in group 0 and so in the rest already.
+        spread = [(j.rule.spread.ratio(self.case), j) for j in accepted if j.rule.spread is not None]
+        if spread:
+            _, widest = max(spread, key=lambda pair: pair[0])
+            shares = self._spread(widest, owner, shares, rest)
+        return shares
+
+    def _spread(
+        self,
+        widest: _Judged,
+        owner: NDArray[np.int64],
+        shares: dict[int, tuple[_Array, _Array]],
+        rest: tuple[_Array, _Array],
+    ) -> dict[int, tuple[_Array, _Array]]:
+        """The unowned part of the path that a cause makes run more often goes to it."""
+        assert widest.rule.spread is not None
+        wanted = np.isin(categories.ALL, widest.rule.spread.categories)
+        taken = []
+        for v, t, k in zip(self.sides.views, self.sides.tables, self.claims.key, strict=True):
+            mine = wanted[row_categories(v, t)] & (owner[k] == -1)
+            taken.append(np.bincount(v.run[mine], weights=v.cost[mine], minlength=len(v.runs)).astype("f8"))
+        own = shares.get(widest.number, (np.zeros_like(rest[0]), np.zeros_like(rest[1])))
+        return {
+            **shares,
+            widest.number: (own[0] + taken[0], own[1] + taken[1]),
+            -1: (rest[0] - taken[0], rest[1] - taken[1]),
+        }
+
+    # -- the answer
+
+    def _finding(self, j: _Judged, cost: tuple[_Array, _Array] | None) -> Finding:
+        rule = j.rule
+        share, around = (float("nan"), None) if cost is None else weigh.share(cost, self.totals)
+        kind = "simulation" if self.exact else "functions"
+        evidence = [Evidence(s.kind, s.text) for s in j.seen]
+        if j.shown:
+            evidence.insert(0, Evidence(kind, self._cost_text(j)))
+        evidence += [Evidence(s.kind, s.text, agrees=False) for s in j.against]
+        certainty = "found" if len(j.kinds) >= 2 and not j.against else "possible"
+        return Finding(
+            cause=rule.name,
+            title=rule.title,
+            what=rule.what,
+            place=j.place,
+            certainty=certainty,
+            not_cpu=rule.not_cpu,
+            delta=self._delta(cost),
+            interval=weigh.difference(*cost) if cost is not None else None,
+            share=share,
+            share_interval=around,
+            strength=j.strength,
+            evidence=tuple(evidence),
+            functions=self._functions(j.number, cost is not None),
+            suggestions=tuple(Suggestion(t.text, t.command, t.verify) for t in rule.tries),
+            source=rule.source,
+            threshold=rule.threshold,
+        )
+
+    def _cost_text(self, j: _Judged) -> str:
+        top = ", ".join(self._frames(j.number)[:4]) or "its functions"
+        w, measure = j.weight, self.sides.measure
+        if j.weight.only_new:
+            return f"{top} run only in {self.sides.titles[1]} ({w.samples_new:,.0f} samples against none)"
+        return f"{top}: {_amount(w.base, measure)} -> {_amount(w.new, measure)} {measure.label}"
+
+    def _frames(self, number: int) -> list[str]:
+        """The rule's own functions by how much more they cost with all they call."""
+        mine = sorted({i for o in self.rules[number].owns for i in matching(self.sides.functions, o.names)})
+        delta = self.inclusive[1].mean(axis=1) - self.inclusive[0].mean(axis=1)
+        mine.sort(key=lambda i: -delta[i])
+        return [self.sides.functions.name[i] for i in mine if delta[i] > 0]
+
+    def _functions(self, number: int, owned: bool) -> tuple[tuple[str, float], ...]:
+        """Leaf functions of the samples that a rule may own, by how much more they cost."""
+        if not owned and number >= 0:
+            return ()
+        there = np.array([number in g if number >= 0 else not g for g in self.claims.groups])
+        f = self.sides.functions
+        total = np.zeros(len(f))
+        for sign, v, t, k in zip((-1, 1), self.sides.views, self.sides.tables, self.claims.key, strict=True):
+            leaf = leaf_functions(v, t, f)
+            keep = there[k] & (leaf >= 0) & ~v.skid
+            total += sign * np.bincount(leaf[keep], weights=v.cost[keep], minlength=len(f)) / len(v.runs)
+        order = np.argsort(-total)[:8]
+        return tuple((f.name[i], float(total[i])) for i in order if total[i] > 0)
+
+    def _rank(self, f: Finding) -> float:
+        if f.not_cpu:
+            return max(f.strength * self.case.base_total, f.delta)
+        return f.delta
+
+    def _answer(self, findings: list[Finding], shares: dict[int, tuple[_Array, _Array]]) -> Explanation:
+        rest = shares.get(-1, self.totals)
+        around = weigh.difference(*self.totals)
+        delta = float(self.totals[1].mean() - self.totals[0].mean())
+        share, _ = weigh.share(rest, self.totals)
+        total = DeltaRow(
+            "total", "", "", self.case.base_total, self.case.new_total, delta, interval=around,
+            samples_base=int(self.samples[0]), samples_new=int(self.samples[1]),
+        )  # fmt: skip
+        answer, reasons = forbids.answer_of(self.case, findings, total, share, self.limits)
+        runs = [len(v.runs) for v in self.sides.views]
+        return Explanation(
+            base_title=self.sides.titles[0],
+            new_title=self.sides.titles[1],
+            measure=self.sides.measure,
+            answer=answer,
+            total=total,
+            findings=tuple(findings),
+            not_explained=self._delta(rest),
+            not_explained_interval=weigh.difference(*rest),
+            not_explained_share=share,
+            unexplained_functions=self._unexplained(shares),
+            runs_base=runs[0],
+            runs_new=runs[1],
+            forbids=self.limits.lines,
+            reasons=tuple(reasons),
+            next=forbids.next_steps(self.case, findings, self.rules, self.limits, runs),
+            warnings=self.sides.warnings,
+            notes=tuple(
+                f"{t}: {n}" for v, t in zip(self.sides.views, self.sides.titles, strict=True) for n in v.notes
+            ),
+            tested=self._tested(),
+        )
+
+    def _unexplained(self, shares: dict[int, tuple[_Array, _Array]]) -> tuple[tuple[str, float], ...]:
+        owned = {r for r in shares if r >= 0}
+        there = np.array([not ({self.heirs.get(r, r) for r in g} & owned) for g in self.claims.groups])
+        f = self.sides.functions
+        total = np.zeros(len(f))
+        for sign, v, t, k in zip((-1, 1), self.sides.views, self.sides.tables, self.claims.key, strict=True):
+            leaf = leaf_functions(v, t, f)
+            keep = there[k] & (leaf >= 0) & ~v.skid
+            total += sign * np.bincount(leaf[keep], weights=v.cost[keep], minlength=len(f)) / len(v.runs)
+        order = np.argsort(-total)[:6]
+        least = weigh.MIN_EFFECT * self.case.base_total
+        return tuple((f.name[i], float(total[i])) for i in order if total[i] > least)
+
+
+def _amount(value: float, measure: Any) -> str:
+    return format_quantity(value) if measure.unit != "ns" else f"{value:,.0f}" if value >= 10 else f"{value:.2g}"

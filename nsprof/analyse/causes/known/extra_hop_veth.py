@@ -1,0 +1,54 @@
+"""A pair of veth devices on the path."""
+
+from __future__ import annotations
+
+from nsprof.analyse.causes.case import Case
+from nsprof.analyse.causes.look import more, size
+from nsprof.analyse.causes.rule import Owned, Rule, Seen, Try, words
+
+
+def _crossed(case: Case) -> Seen | None:
+    def crossed(side_rows: list[tuple[str, object]]) -> int:
+        return sum(1 for place, values in side_rows if not place.startswith("lo in ") and float(values.sum()) > 0)  # type: ignore[attr-defined]
+
+    base, new = (crossed(list(s.rows("tx_packets", "device"))) for s in (case.base, case.new))
+    moved = case.moved("tx_packets", scope="device")
+    if new <= base or moved.delta <= 0:
+        return None
+    return Seen(
+        "counters", f"packets leave through {new} devices (base: {base}), {size(moved.delta)} more a {case.per}"
+    )
+
+
+RULE = Rule(
+    name="extra-hop-veth",
+    title="one more pair of devices on the path (veth)",
+    what="Every packet is sent once more: device queue, the pair, the backlog of a CPU, and a softirq that receives it "
+    "in the other namespace.",
+    owns=(
+        Owned(
+            words(
+                "veth_xmit veth_poll veth_xdp_rcv veth_xdp_rcv_skb __veth_xdp_flush veth_forward_skb veth_get_stats64 "
+                "__dev_forward_skb __dev_forward_skb2 skb_scrub_packet"
+            )
+        ),
+        Owned(
+            words(
+                "process_backlog enqueue_to_backlog __netif_rx netif_rx netif_rx_internal ____napi_schedule "
+                "net_rx_action __napi_poll"
+            ),
+            leaf=True,
+        ),
+    ),
+    signature=(),
+    checks=(more(_crossed, "counters", "more devices send packets than at base"),),
+    needs_check=True,
+    tries=(
+        Try(
+            "take a device that needs no pair: macvlan, ipvlan or netkit",
+            "nsprof bench --scenario host,veth-bridge,macvlan,netkit -- netperf -t UDP_RR",
+        ),
+    ),
+    source="drivers/net/veth.c; net/core/dev.c enqueue_to_backlog()",
+    threshold="2 % of the base's cost; more devices crossed than at base",
+)

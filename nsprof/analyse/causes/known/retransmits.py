@@ -1,0 +1,61 @@
+"""TCP sends again what was lost."""
+
+from __future__ import annotations
+
+from nsprof.analyse.causes.case import Case
+from nsprof.analyse.causes.look import more
+from nsprof.analyse.causes.rule import Rule, Seen, Try
+
+#: Below one segment in a thousand loss does not limit throughput of a short path (Mathis: rate ~ 1/sqrt(p)).
+_LEAST = 0.001
+
+#: A handful are repeated at any start or end of a connection (tail loss probes).
+_FEW = 20
+
+
+def _look(case: Case) -> Seen | None:
+    shares = []
+    for side in (case.base, case.new):
+        sent = float(side.total("Tcp.OutSegs", scope="netns").sum())
+        shares.append(float(side.total("Tcp.RetransSegs", scope="netns").sum()) / sent if sent else 0.0)
+    repeated = float(case.new.total("Tcp.RetransSegs", scope="netns").sum())
+    if repeated < _FEW or shares[1] < _LEAST or shares[1] < 3 * shares[0]:
+        return None
+    place = case.moved("Tcp.RetransSegs", scope="netns").place
+    return Seen(
+        "counters", f"{shares[1]:.2%} of the segments were sent again (base: {shares[0]:.2%})", place, shares[1]
+    )
+
+
+def _slower(case: Case) -> Seen | None:
+    base, new = case.base.values("throughput"), case.new.values("throughput")
+    if not len(base) or not len(new) or new.max() >= base.min():
+        return None
+    return Seen(
+        "workload", f"throughput {new.mean() / base.mean() - 1:+.0%}", "", float(1 - new.mean() / base.mean())
+    )
+
+
+RULE = Rule(
+    name="retransmits",
+    title="lost packets are sent again (TCP retransmits)",
+    what="Loss on the path makes TCP slow down and repeat itself; the time goes into waiting, not into CPU.",
+    checks=(
+        more(
+            _look,
+            "counters",
+            f"at least {_LEAST:.1%} of the segments are repeated, and 3 times base's share",
+            must=True,
+        ),
+        more(_slower, "workload", "throughput of every run is below that of every run at base"),
+    ),
+    not_cpu=True,
+    tries=(
+        Try(
+            "find the drop: device, qdisc and softnet counters",
+            "nstat -az TcpRetransSegs; tc -s qdisc; ip -s -s link",
+        ),
+    ),
+    source="RFC 5681; Mathis et al. 1997 (rate ~ 1/sqrt(loss))",
+    threshold=f"{_LEAST:.1%} of the segments",
+)

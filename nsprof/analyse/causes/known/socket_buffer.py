@@ -1,0 +1,61 @@
+"""A receive buffer too small for the bursts that come."""
+
+from __future__ import annotations
+
+from nsprof.analyse.causes.case import Case
+from nsprof.analyse.causes.look import more
+from nsprof.analyse.causes.rule import Rule, Seen, Try
+
+_LEAST = 0.01
+
+
+def _look(case: Case) -> Seen | None:
+    names = ("Udp.RcvbufErrors", "Udp6.RcvbufErrors")
+    shares = []
+    for side in (case.base, case.new):
+        got = float(side.total("Udp.InDatagrams", "Udp6.InDatagrams", scope="netns").sum())
+        lost = float(side.total(*names, scope="netns").sum())
+        shares.append(lost / (lost + got) if lost + got else 0.0)
+    if shares[1] < _LEAST or shares[1] < shares[0] + 0.1 or shares[1] < 1.2 * shares[0]:
+        return None
+    place = case.moved(*names, scope="netns").place
+    return Seen(
+        "counters",
+        f"{shares[1]:.0%} of the datagrams dropped at the socket (base: {shares[0]:.0%})",
+        place,
+        shares[1],
+    )
+
+
+def _lost(case: Case) -> Seen | None:
+    shares = []
+    for side in (case.base, case.new):
+        sent = side.total("Udp.OutDatagrams", "Udp6.OutDatagrams", scope="netns").sum()
+        got = side.total("Udp.InDatagrams", "Udp6.InDatagrams", scope="netns").sum()
+        shares.append(float(got / sent) if sent else 1.0)
+    if shares[1] > shares[0] - 0.1:
+        return None
+    return Seen(
+        "workload", f"{shares[1]:.0%} of the datagrams sent are read (base: {shares[0]:.0%})", "", 1 - shares[1]
+    )
+
+
+RULE = Rule(
+    name="socket-buffer",
+    title="the receiving socket's buffer is full: datagrams are dropped",
+    what="The reader is slower than the bursts, and the buffer too small to bridge them; what is dropped has already "
+    "cost the whole path.",
+    checks=(
+        more(
+            _look,
+            "counters",
+            "RcvbufErrors: a tenth more of the datagrams than at base (a flood always loses some)",
+            must=True,
+        ),
+        more(_lost, "workload", "a tenth less of what is sent is read"),
+    ),
+    not_cpu=True,
+    tries=(Try("raise the receive buffer (SO_RCVBUF) and its limit", "sysctl -w net.core.rmem_max=8388608"),),
+    source="net/ipv4/udp.c __udp_enqueue_schedule_skb(); udp(7)",
+    threshold="a tenth of the datagrams more than at base",
+)

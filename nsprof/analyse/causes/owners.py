@@ -1,0 +1,113 @@
+"""Which causes may own which sample: the walk from the leaf to the root that keeps every ns from being counted twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nsprof.analyse.causes.rule import Owned, Rule
+from nsprof.analyse.comparing import Sides
+from nsprof.analyse.stacks import Functions, StackTable
+from nsprof.model.profile import Profile
+
+__all__ = ["Claims", "claims_of", "matching"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Claims:
+    """`groups` are the different sequences of causes (indices, leafmost first) that may own a sample; `key` gives for
+    each side the group of every sample row; `marked` per side and row the set of signatures on its stack."""
+
+    groups: tuple[tuple[int, ...], ...]
+    key: tuple[NDArray[np.int64], NDArray[np.int64]]
+    marks: tuple[frozenset[int], ...]
+    marked: tuple[NDArray[np.int64], NDArray[np.int64]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pattern:
+    rule: int
+    leaf: bool
+    under: frozenset[int]
+    not_under: frozenset[int]
+    conditional: bool
+
+
+def matching(functions: Functions, names: Sequence[str]) -> frozenset[int]:
+    """Functions that the names mean; `*` at the end makes a prefix."""
+    exact = {n for n in names if not n.endswith("*")}
+    prefixes = tuple(n[:-1] for n in names if n.endswith("*"))
+    return frozenset(
+        i for i, name in enumerate(functions.name) if name in exact or (prefixes and name.startswith(prefixes))
+    )
+
+
+def _patterns(rules: Sequence[Rule], functions: Functions) -> dict[int, list[_Pattern]]:
+    found: dict[int, list[_Pattern]] = {}
+    for number, rule in enumerate(rules):
+        for owned in rule.owns:
+            pattern = _pattern(number, owned, functions)
+            for function in matching(functions, owned.names):
+                found.setdefault(function, []).append(pattern)
+    return found
+
+
+def _pattern(number: int, owned: Owned, functions: Functions) -> _Pattern:
+    return _Pattern(
+        number,
+        owned.leaf,
+        matching(functions, owned.under),
+        matching(functions, owned.not_under),
+        bool(owned.under),
+    )
+
+
+def claims_of(rules: Sequence[Rule], sides: Sides, maps: Sequence[NDArray[np.int64]]) -> Claims:
+    """Walk every stack that has samples once. `maps` gives frame -> function of both profiles."""
+    patterns = _patterns(rules, sides.functions)
+    signatures: dict[int, list[int]] = {}
+    for number, rule in enumerate(rules):
+        for function in matching(sides.functions, rule.signature):
+            signatures.setdefault(function, []).append(number)
+    groups: dict[tuple[int, ...], int] = {(): 0}
+    marks: dict[frozenset[int], int] = {frozenset(): 0}
+    keys, marked = [], []
+    for chosen, table, frame_function in zip(sides.views, sides.tables, maps, strict=True):
+        stack, late = chosen.column("stack"), chosen.skid
+        pair = stack * 2 + late
+        unique, inverse = np.unique(pair, return_inverse=True)
+        group_of, mark_of = np.zeros(len(unique), "i8"), np.zeros(len(unique), "i8")
+        for i, code in enumerate(unique.tolist()):
+            path = _path(chosen.profile, table, frame_function, code // 2)
+            group = _candidates(path, patterns, first=code % 2)
+            group_of[i] = groups.setdefault(group, len(groups))
+            mark = frozenset(r for f in path for r in signatures.get(f, ()))
+            mark_of[i] = marks.setdefault(mark, len(marks))
+        keys.append(group_of[inverse])
+        marked.append(mark_of[inverse])
+    return Claims(tuple(groups), (keys[0], keys[1]), tuple(marks), (marked[0], marked[1]))
+
+
+def _path(profile: Profile, table: StackTable, frame_function: NDArray[np.int64], stack: int) -> list[int]:
+    frames = profile.stacks[stack]
+    made: list[int] = frame_function[frames[: int(table.cut[stack]) + 1]].tolist()
+    return made
+
+
+def _candidates(path: list[int], patterns: dict[int, list[_Pattern]], *, first: int) -> tuple[int, ...]:
+    """Causes that may own the path, leafmost first. A late sample's leaf is where it landed: it owns nothing."""
+    found: dict[int, None] = {}
+    for position in range(first, len(path)):
+        for pattern in patterns.get(path[position], ()):
+            if pattern.rule in found or (pattern.leaf and position != first):
+                continue
+            above = path[position + 1 :]
+            if pattern.conditional and pattern.under.isdisjoint(above):
+                continue
+            if pattern.not_under and not pattern.not_under.isdisjoint(above):
+                continue
+            found[pattern.rule] = None
+    return tuple(found)

@@ -1,0 +1,114 @@
+"""What a cause says about itself, as data.
+
+Evidence comes in kinds: "functions" (samples), "simulation" (exact instruction counts), "counters", "ledger", "host"
+(settings and what stands on the path), "workload" (how the traffic was made). Two kinds that do not depend on each
+other make a finding, one makes it possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nsprof.analyse.causes.case import Case
+
+__all__ = ["Check", "Owned", "Rule", "Seen", "Spread", "Try", "words"]
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Names separated by blanks."""
+    return tuple(text.split())
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """Call paths whose cost belongs to the cause: everything at or leafward of a frame that `names` matches.
+
+    A name that ends in `*` is a prefix. With `under`, only where a frame further to the root matches one of these;
+    `not_under` excludes. `leaf` owns only samples whose leaf it is, not what it calls.
+    """
+
+    names: tuple[str, ...]
+    under: tuple[str, ...] = ()
+    not_under: tuple[str, ...] = ()
+    leaf: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One piece of evidence: its kind, what was seen in words, and where (namespace, device) if that is known.
+
+    `strength` is a size that ranks causes which no CPU time tells of: the share of throughput or of packets.
+    """
+
+    kind: str
+    text: str
+    place: str = ""
+    strength: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Something that must agree (or, as a contradiction, must not hold).
+
+    `look` returns what it saw or None. `about` says in words what it looks for, with its threshold and the reason
+    for it; `needs` what to record where it could not look. Without a `must` check there is no cause, whatever else.
+    """
+
+    kind: str
+    about: str
+    look: Callable[[Case], Seen | None]
+    needs: str = ""
+    must: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A cause that makes the whole path run more often: a unit of work takes `ratio` times as many passes.
+
+    It owns no function; the part of the delta that no other cause owns is its own in the given `categories`.
+    """
+
+    ratio: Callable[[Case], float]
+    about: str
+    categories: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """What to do: words, a command that can be run ("" if there is none), and how to verify that it helped."""
+
+    text: str
+    command: str = ""
+    verify: str = "nsprof bench --scenario ... before and after, then nsprof explain AFTER --baseline BEFORE"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One cause.
+
+    `owns` are the call paths that carry its cost; `signature` those that only run because of it (presence counts even
+    where cost is small). `checks` must agree, `contradictions` must not. `needs_check` says that functions alone
+    do not even make it possible (their cost has everyday reasons). `not_cpu` marks causes that cost throughput or
+    latency without CPU time. `absorbs` names causes that are a mere consequence of this one: where they have no
+    evidence of their own besides functions, their cost is this one's. `threshold` states where its limits come from.
+    """
+
+    name: str
+    title: str
+    what: str
+    tries: tuple[Try, ...]
+    source: str
+    owns: tuple[Owned, ...] = ()
+    signature: tuple[str, ...] = ()
+    checks: tuple[Check, ...] = ()
+    contradictions: tuple[Check, ...] = ()
+    spread: Spread | None = None
+    needs_check: bool = False
+    not_cpu: bool = False
+    fallback: bool = False
+    absorbs: tuple[str, ...] = ()
+    threshold: str = ""
+    kernels: tuple[str, ...] = field(default=())

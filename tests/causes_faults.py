@@ -1,0 +1,322 @@
+"""Faults for the proof of `explain`: each is one thing done to a topology of nsprof's own."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import socket
+import struct
+import subprocess
+from contextlib import ExitStack
+
+from nsprof.model.scenario import TopologySpec
+from nsprof.netns import entered, spawn
+from nsprof.topology.construction import Topology
+from nsprof.topology.namespaces import set_receive_cpus
+from tests.causes_bed import Apply, Fault
+
+UDP_RR = ("netperf", "-t", "UDP_RR", "-l", "1")
+TCP_RR = ("netperf", "-t", "TCP_RR", "-l", "1")
+TCP_STREAM = ("netperf", "-t", "TCP_STREAM", "-l", "1")
+
+
+def udp_stream(size: int, *more: str) -> tuple[str, ...]:
+    """Datagrams of one size as fast as they go."""
+    return ("netperf", "-t", "UDP_STREAM", "-l", "1", "--", "-m", str(size), *more)
+
+
+def tcp_stream(*words: str) -> tuple[str, ...]:
+    """A TCP stream with test-specific options."""
+    return (*TCP_STREAM, "--", *words)
+
+
+def run_in(path: str, argv: tuple[str, ...] | list[str], text: str = "") -> None:
+    """Run a command in a namespace with `text` on its stdin; raises RuntimeError with its words if it fails."""
+    with spawn(argv, netns=path, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        _, err = process.communicate(text.encode(), timeout=60)
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(argv)}: {err.decode().strip().splitlines()[:1]}")
+
+
+def _path(topo: Topology, where: str) -> str:
+    return {"client": topo.client, "host": topo.host, "server": topo.server}[where].netns_path
+
+
+def nft(where: str, chain: str, lines: list[str], family: str = "inet") -> Apply:
+    """One chain with these rules."""
+
+    def apply(topo: Topology, stack: ExitStack) -> None:
+        body = "\n".join(lines)
+        run_in(
+            _path(topo, where),
+            ["nft", "-f", "-"],
+            f"table {family} fault {{\n chain c {{\n  {chain};\n{body}\n }}\n}}\n",
+        )
+
+    return apply
+
+
+def linear(number: int, family: int = 4) -> list[str]:
+    """Rules that match nothing."""
+    if family == 6:
+        return [f"ip6 daddr 2001:db8:{i >> 8:x}:{i & 255:x}::1 drop" for i in range(number)]
+    return [f"ip daddr 10.{i >> 8}.{i & 255}.1 drop" for i in range(number)]
+
+
+def argvs(where: str, *commands: str) -> Apply:
+    """Commands, run one after the other; {dev} is the client's device."""
+
+    def apply(topo: Topology, stack: ExitStack) -> None:
+        dev = "eth0" if topo.client.role == "container" else topo.reference[1]
+        for command in commands:
+            run_in(_path(topo, where), command.format(dev=dev, wire=topo.reference[1]).split())
+
+    return apply
+
+
+def both(*faults: Apply) -> Apply:
+    """Several at once."""
+
+    def apply(topo: Topology, stack: ExitStack) -> None:
+        for fault in faults:
+            fault(topo, stack)
+
+    return apply
+
+
+def sysctl(where: str, name: str, value: str) -> Apply:
+    """A setting of the namespace."""
+
+    def apply(topo: Topology, stack: ExitStack) -> None:
+        with entered(_path(topo, where)), open(f"/proc/sys/net/{name}", "w") as file:
+            file.write(value)
+
+    return apply
+
+
+def packet_socket(where: str) -> Apply:
+    """A packet socket on all protocols that nobody reads."""
+
+    def apply(topo: Topology, stack: ExitStack) -> None:
+        with entered(_path(topo, where)):
+            stack.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)))
+
+    return apply
+
+
+def u32_filters(where: str, number: int) -> Apply:
+    """tc filters that match nothing, on what the client sends."""
+
+    def apply(topo: Topology, stack: ExitStack) -> None:
+        dev = "eth0" if topo.client.role == "container" else topo.reference[1]
+        kind = "ip"
+        lines = [f"qdisc add dev {dev} clsact"] + [
+            f"filter add dev {dev} egress prio {i + 1} protocol {kind} u32 match ip dst 10.{i >> 8}.{i & 255}.1/32"
+            for i in range(number)
+        ]
+        run_in(_path(topo, where), ["tc", "-batch", "-"], "\n".join(lines) + "\n")
+
+    return apply
+
+
+def policy_rules(where: str, number: int) -> Apply:
+    """Policy routing rules that match nothing."""
+
+    def apply(topo: Topology, stack: ExitStack) -> None:
+        lines = [f"rule add from 10.{i >> 8}.{i & 255}.1 table 7 prio {100 + i}" for i in range(number)]
+        run_in(_path(topo, where), ["ip", "-batch", "-"], "\n".join(lines) + "\n")
+
+    return apply
+
+
+def receive_cpu(cpu: int) -> Apply:
+    """RPS of the device under test sends its packets to one CPU."""
+
+    def apply(topo: Topology, stack: ExitStack) -> None:
+        place, wire = topo.reference
+        set_receive_cpus([(place.netns_path, wire, (cpu,))])
+
+    return apply
+
+
+def xdp(where: str, *, generic: bool) -> Apply:
+    """An XDP program that passes every packet, on the wire's near end."""
+
+    def apply(topo: Topology, stack: ExitStack) -> None:
+        from pyroute2 import IPRoute
+
+        program = _pass_program()
+        stack.callback(os.close, program)
+        with entered(_path(topo, where)), IPRoute() as ipr:
+            index = ipr.link_lookup(ifname=topo.reference[1])[0]
+            flags = 2 if generic else 4  # XDP_FLAGS_SKB_MODE, XDP_FLAGS_DRV_MODE
+            ipr.link("set", index=index, IFLA_XDP={"attrs": [("IFLA_XDP_FD", program), ("IFLA_XDP_FLAGS", flags)]})
+
+    return apply
+
+
+def _pass_program() -> int:
+    """A loaded XDP program of two instructions: r0 = XDP_PASS; exit."""
+    code = struct.pack("<BBhi", 0xB7, 0, 0, 2) + struct.pack("<BBhi", 0x95, 0, 0, 0)
+    instructions = ctypes.create_string_buffer(code, len(code))
+    licence = ctypes.create_string_buffer(b"GPL")
+    head = struct.pack("<IIQQ", 6, 2, ctypes.addressof(instructions), ctypes.addressof(licence))
+    attribute = ctypes.create_string_buffer(head.ljust(128, b"\0"), 128)
+    number = {"x86_64": 321, "aarch64": 280}[platform.machine()]
+    fd: int = ctypes.CDLL(None, use_errno=True).syscall(number, 5, attribute, 128)
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), "BPF_PROG_LOAD")
+    return fd
+
+
+_V4, _V6 = TopologySpec("host"), TopologySpec("host", family=6)
+_ROUTE, _BRIDGE = TopologySpec("veth-route"), TopologySpec("veth-bridge")
+_OUT, _FORWARD = "type filter hook output priority 0", "type filter hook forward priority 0"
+
+FAULTS: tuple[Fault, ...] = (
+    Fault("nft-2000-output", ("netfilter-rules",), _V4, UDP_RR, nft("client", _OUT, linear(2000))),
+    Fault("nft-300-output", ("netfilter-rules",), _V4, UDP_RR, nft("client", _OUT, linear(300))),
+    Fault("nft-1000-output-v6", ("netfilter-rules",), _V6, UDP_RR, nft("client", _OUT, linear(1000, 6))),
+    Fault("nft-1000-forward", ("netfilter-rules",), _ROUTE, TCP_RR, nft("host", _FORWARD, linear(1000))),
+    Fault(
+        "conntrack",
+        ("conntrack",),
+        _ROUTE,
+        UDP_RR,
+        nft("host", _FORWARD, ["ct state established accept"]),
+    ),
+    Fault(
+        "masquerade",
+        ("conntrack", "nat"),
+        _ROUTE,
+        UDP_RR,
+        nft("host", "type nat hook postrouting priority 100", ['oifname "w0" masquerade']),
+    ),
+    Fault(
+        "checksum-off",
+        ("software-checksum",),
+        TopologySpec("host", offloads={"tx": False}),
+        udp_stream(1400),
+        clean_spec=_V4,
+    ),
+    Fault(
+        "tso-gso-off",
+        ("software-segmentation",),
+        TopologySpec("host", offloads={"tso": False, "gso": False}),
+        TCP_STREAM,
+        clean_spec=_V4,
+    ),
+    Fault(
+        "tso-gso-off-v6",
+        ("software-segmentation",),
+        TopologySpec("host", family=6, offloads={"tso": False, "gso": False}),
+        TCP_STREAM,
+        clean_spec=_V6,
+    ),
+    Fault(
+        "fragments-3",
+        ("ip-fragmentation",),
+        TopologySpec("host", mtu=1500),
+        udp_stream(4000),
+        clean_spec=TopologySpec("host", mtu=9000),
+    ),
+    Fault(
+        "fragments-3-v6",
+        ("ip-fragmentation",),
+        TopologySpec("host", mtu=1500, family=6),
+        udp_stream(4000),
+        clean_spec=TopologySpec("host", mtu=9000, family=6),
+    ),
+    Fault(
+        "fragments-6-container",
+        ("ip-fragmentation",),
+        TopologySpec("veth-bridge", mtu=1400),
+        udp_stream(8000),
+        clean_spec=TopologySpec("veth-bridge", mtu=9000),
+    ),
+    Fault("packet-socket", ("packet-socket",), _V4, UDP_RR, packet_socket("client")),
+    Fault("packet-socket-stream", ("packet-socket",), _V4, udp_stream(512), packet_socket("client")),
+    Fault("tc-u32-500", ("tc-filters",), _V4, UDP_RR, u32_filters("client", 500)),
+    Fault("policy-rules-1000", ("policy-rules",), _ROUTE, UDP_RR, policy_rules("host", 1000)),
+    Fault(
+        "bridge-netfilter",
+        ("bridge-netfilter",),
+        _BRIDGE,
+        UDP_RR,
+        sysctl("host", "bridge/bridge-nf-call-iptables", "1"),
+        prepare=sysctl("host", "bridge/bridge-nf-call-iptables", "0"),
+    ),
+    Fault(
+        "ebtables-500",
+        ("ebtables",),
+        _BRIDGE,
+        UDP_RR,
+        nft("host", _FORWARD, linear(500), family="bridge"),
+        prepare=sysctl("host", "bridge/bridge-nf-call-iptables", "0"),
+    ),
+    Fault(
+        "xdp-generic", ("xdp-generic",), _V4, ("netperf", "-t", "TCP_MAERTS", "-l", "1"), xdp("host", generic=True)
+    ),
+    Fault("xdp-veth", ("xdp-veth",), _V4, ("netperf", "-t", "TCP_MAERTS", "-l", "1"), xdp("host", generic=False)),
+    Fault("shaped-200mbit", ("shaped",), TopologySpec("host", wire_rate_bps=200_000_000), TCP_STREAM, clean_spec=_V4),
+    Fault(
+        "small-writes", ("small-writes",), _V4, tcp_stream("-m", "64", "-D"), clean_command=tcp_stream("-m", "16384")
+    ),
+    Fault(
+        "tiny-receive-buffer", ("socket-buffer",), _V4, udp_stream(1400, "-S", "2048"), clean_command=udp_stream(1400)
+    ),
+    Fault(
+        "tiny-window", ("window-limited",), _V4, tcp_stream("-s", "2048", "-S", "2048"), clean_command=tcp_stream()
+    ),
+    Fault(
+        "drop-5-percent",
+        ("retransmits",),
+        _V4,
+        TCP_STREAM,
+        nft("server", "type filter hook input priority 0", ["numgen random mod 20 0 drop"]),
+    ),
+    Fault("vxlan", ("tunnel",), TopologySpec("vxlan"), UDP_RR, clean_spec=_BRIDGE),
+    Fault(
+        "hop-bridge", ("extra-hop-bridge", "extra-hop-veth"), _BRIDGE, UDP_RR, clean_spec=_V4, prepare=argvs("client")
+    ),
+    Fault("hop-route", ("extra-hop-routing", "extra-hop-veth"), _ROUTE, UDP_RR, clean_spec=_V4),
+    Fault("hop-macvlan", ("extra-hop-device",), TopologySpec("macvlan"), UDP_RR, clean_spec=_V4),
+    Fault(
+        "flooding-30",
+        ("flooding",),
+        TopologySpec("veth-bridge", containers=30),
+        udp_stream(512),
+        argvs("host", "ip link set {wire} type bridge_slave learning off", "bridge fdb flush dev {wire}"),
+    ),
+    Fault("qdisc-pfifo", ("qdisc",), _V4, UDP_RR, argvs("client", "tc qdisc add dev {dev} root pfifo")),
+    Fault("receive-on-other-cpu", ("cross-cpu",), _V4, UDP_RR, receive_cpu(1)),
+)
+
+PAIRS: tuple[Fault, ...] = (
+    Fault(
+        "nft-1000 + packet-socket",
+        ("netfilter-rules", "packet-socket"),
+        _V4,
+        UDP_RR,
+        both(nft("client", _OUT, linear(1000)), packet_socket("client")),
+        both=("netfilter-rules", "packet-socket"),
+    ),
+    Fault(
+        "nft-1000 + tc-u32-300",
+        ("netfilter-rules", "tc-filters"),
+        _V4,
+        UDP_RR,
+        both(nft("client", _OUT, linear(1000)), u32_filters("client", 300)),
+        both=("netfilter-rules", "tc-filters"),
+    ),
+    Fault(
+        "fragments + nft-300",
+        ("ip-fragmentation", "netfilter-rules"),
+        TopologySpec("host", mtu=1500),
+        udp_stream(4000),
+        nft("client", _OUT, linear(300)),
+        clean_spec=TopologySpec("host", mtu=9000),
+        both=("ip-fragmentation", "netfilter-rules"),
+    ),
+)
