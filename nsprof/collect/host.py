@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from nsprof.collect import ethtool, rtdump
+from nsprof.collect import datapath, ethtool, rtdump
 from nsprof.errors import NsprofError
 from nsprof.netns import entered, inode
 
@@ -222,6 +222,7 @@ def _namespace(path: str | None) -> dict[str, Any]:
                 "inode": inode("/proc/thread-self/ns/net"),
                 "sysctl": dict(_sysctls(_NET_SYSCTLS)),
                 "devices": _devices(),
+                "datapath": datapath.facts(),
             }
     except (NsprofError, OSError) as error:
         return {"error": getattr(error, "message", "") or str(error)}
