@@ -30,7 +30,7 @@ from nsprof.model.scenario import TopologySpec
 from nsprof.simulate_paths import check_path, skbs_of
 from nsprof.simulate_plans import Perturbations, plan_for
 from nsprof.vm import kernels, tcg_build, tcg_machine, tcg_output
-from nsprof.vm.guest_minimal import GuestJob, Plan
+from nsprof.vm.guest_minimal import GuestJob, Plan, program_files
 from nsprof.vm.machine import qemu_program
 from nsprof.vm.tcg_output import QUANTITIES, Output, TreeSample
 
@@ -84,7 +84,6 @@ class SimulateOptions:
     snapshot_dir: Path | None = None
     qemu: str = ""
     command: tuple[str, ...] = ()
-    command_files: Mapping[str, Path] = field(default_factory=dict)
     jobs: int = 0
     timeout_s: float = tcg_machine.TIMEOUT_S
 
@@ -132,6 +131,12 @@ class Measurement:
     def instructions(self) -> float:
         """Kernel instructions a repetition (transaction, datagram, write) in the modal sample."""
         return self.sample.instructions / self.repetitions
+
+    @property
+    def round_ticks(self) -> tuple[int, ...]:
+        """Virtual TSC ticks of `samples`, which are those of the chosen round."""
+        start = self.sample.index // len(self.samples) * len(self.samples)
+        return self.ticks[start : start + len(self.samples)]
 
     @property
     def minimum(self) -> float:
@@ -269,7 +274,8 @@ def measure(options: SimulateOptions, kernel: kernels.Kernel, plan: Plan, seed: 
         arguments.append(f"size={options.bytes_each}")
     arguments += [f"client=/run/netns/{plan.client}", f"server=/run/netns/{plan.server}"]
     arguments += [f"count=/run/netns/{plan.count_netns}", f"device={plan.wire}"]
-    job = GuestJob(plan, tuple(arguments), options.rounds, seed, command=options.command, files=options.command_files)
+    files = program_files(options.command[0]) if options.command else {}
+    job = GuestJob(plan, tuple(arguments), options.rounds, seed, command=options.command, files=files)
     boot_options = _boot_options(options, seed)
     if options.snapshot_dir is not None:
         boot_options = replace(boot_options, snapshot=options.snapshot_dir / f"{kernel.release}-{plan.name}-{seed}")

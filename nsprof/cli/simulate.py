@@ -12,6 +12,7 @@ from nsprof.cli.common import output_options, write_csv, write_json, write_parts
 from nsprof.errors import UsageError
 
 if TYPE_CHECKING:
+    from nsprof.model.profile import Profile
     from nsprof.simulate import SimulateOptions
 
 _WORKLOADS = ("udp-rr", "udp-stream", "tcp-rr", "tcp-stream", "tcp-crr")
@@ -48,6 +49,9 @@ _WORKLOADS = ("udp-rr", "udp-stream", "tcp-rr", "tcp-stream", "tcp-crr")
     "--estimate", default="", metavar="l2=80,...", help="ns for each instruction, l1d, l1i, l2 miss: a column."
 )
 @click.option("--sweep", default="", metavar="containers=1,10,50", help="The curve and its slope.")
+@click.option("--annotate", default="", metavar="FUNC", help="Instructions of one function with their counts.")
+@click.option("--vmlinux", type=click.Path(path_type=Path), metavar="FILE", help="For file:line in --annotate.")
+@click.option("--debug-info", is_flag=True, help="Name the data lines with drgn; fetches Debian's -dbg package.")
 @click.option("-j", "--jobs", type=int, default=0, metavar="N", help="Boots at once (default: CPUs).")
 @click.option("--timeout", "timeout_s", type=float, default=600.0, show_default=True, metavar="S", help="Of a boot.")
 @click.option("--limit", default=15, show_default=True, type=click.IntRange(0), help="Functions shown; 0: all.")
@@ -67,13 +71,13 @@ def command(*, form: str | None, output: str | None, limit: int, **given: Any) -
     from nsprof import simulate, simulate_report
 
     options = _options(given)
+    if given["sweep"]:
+        _sweep(options, given["sweep"], output, limit, form)
+        return
     estimate = _numbers(given["estimate"], "--estimate", ("instruction", "l1d", "l1i", "l2"))
     measured = simulate.measure_all(options, _progress)
     if output:
-        from nsprof import store
-
-        store.save(simulate.profile_of(options, measured), output, keep_old=True)
-        click.echo(f"nsprof: wrote {output}", err=True)
+        _save(simulate.profile_of(options, measured), output)
     if form == "json":
         write_json("simulate", simulate_report.document(options, measured))
     elif form == "csv":
@@ -84,7 +88,41 @@ def command(*, form: str | None, output: str | None, limit: int, **given: Any) -
             for name, count in r["functions"].items()
         )
     else:
-        write_parts(simulate_report.report_parts(options, measured, limit=limit, estimate=estimate), form)
+        parts = simulate_report.report_parts(options, measured, limit=limit, estimate=estimate)
+        if given["annotate"]:
+            from nsprof.simulate_annotate import annotate, annotate_parts
+
+            for m in measured:
+                lines = annotate(m, given["annotate"], given["vmlinux"])
+                parts += annotate_parts(m, given["annotate"], lines)
+        write_parts(parts, form)
+
+
+def _sweep(options: SimulateOptions, text: str, output: str | None, limit: int, form: str | None) -> None:
+    from nsprof import simulate, simulate_sweep
+
+    name, values = simulate_sweep.parse_sweep(text)
+    points, measured = simulate_sweep.sweep(options, name, values, _progress)
+    if output:
+        _save(simulate.profile_of(options, measured), output)
+    rows = [
+        {"scenario": g.scenario, "kernel": g.kernel, name: p.value, "instructions": g.per_unit("instructions")[0]}
+        for p in points
+        for g in p.groups
+    ]
+    if form == "json":
+        write_json("simulate-sweep", {"swept": name, "rows": rows})
+    elif form == "csv":
+        write_csv(rows)
+    else:
+        write_parts(simulate_sweep.sweep_parts(name, points, limit), form)
+
+
+def _save(profile: Profile, output: str) -> None:
+    from nsprof import store
+
+    store.save(profile, output, keep_old=True)
+    click.echo(f"nsprof: wrote {output}", err=True)
 
 
 def _progress(line: str) -> None:
@@ -108,7 +146,8 @@ def _options(given: dict[str, Any]) -> SimulateOptions:
             mtu=given["container_mtu"],
             offloads=_switches(given["offload"]),
         ),
-        footprint=given["footprint"] or bool(caches),
+        footprint=given["footprint"] or bool(caches) or given["debug_info"],
+        addresses=bool(given["annotate"]),
         caches=caches,
         command=given["argv"],
         **{

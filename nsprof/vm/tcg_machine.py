@@ -18,6 +18,7 @@ from nsprof.vm.cache import locked
 from nsprof.vm.guest_minimal import GuestJob, Plan
 from nsprof.vm.kernels import Kernel
 from nsprof.vm.machine import Machine, qemu_program
+from nsprof.vm.vmlinux import direct_image
 
 __all__ = ["Boot", "BootOptions", "boot", "module_names", "start_all", "stop_all", "symbols"]
 
@@ -104,7 +105,7 @@ class _CountingMachine(Machine):
         if self.symbols is not None:
             argv += ["-plugin", ",".join(self._plugin_words(self.symbols))]
         append = f"{COMMAND_LINE} mitigations={options.mitigations} {options.append}".strip()
-        return [*argv, "-kernel", str(self.kernel.image), "-initrd", str(self.initramfs), "-append", append]
+        return [*argv, "-kernel", str(direct_image(self.kernel.image)), "-initrd", str(self.initramfs), "-append", append]
 
     def _plugin_words(self, symbols: Path) -> list[str]:
         options = self.options

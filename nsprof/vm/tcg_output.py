@@ -14,7 +14,7 @@ from functools import cached_property
 
 from nsprof.errors import VmError
 
-__all__ = ["QUANTITIES", "Line", "Node", "Output", "TreeSample", "modal", "parse"]
+__all__ = ["QUANTITIES", "AddressCount", "Line", "Node", "Output", "TreeSample", "modal", "parse"]
 
 #: In the order of the plugin's columns (probes/tcg/count.h).
 QUANTITIES = (
@@ -53,6 +53,18 @@ class Line:
     loads: int
     stores: int
     node: int
+
+
+@dataclass(frozen=True, slots=True)
+class AddressCount:
+    """One instruction: executions, misses of its data (l1d, l2) and of its line (l1i), disassembled."""
+
+    address: int
+    count: int
+    l1d: int
+    l1i: int
+    l2: int
+    text: str
 
 
 @dataclass
@@ -106,9 +118,13 @@ class TreeSample:
             kind, address, function = row.split()
             yield kind == "t", int(address, 16), int(function)
 
-    def addresses(self) -> dict[int, int]:
-        """Instruction address -> executions."""
-        return {int(a, 16): int(n) for a, n in (row.split() for row in self._addresses.splitlines())}
+    def addresses(self) -> Iterator[AddressCount]:
+        """What was executed, in order of address."""
+        rows = []
+        for row in self._addresses.splitlines():
+            address, count, l1d, l1i, l2, *text = row.split(" ", 5)
+            rows.append(AddressCount(int(address, 16), int(count), int(l1d), int(l1i), int(l2), " ".join(text)))
+        return iter(sorted(rows, key=lambda each: each.address))
 
 
 @dataclass

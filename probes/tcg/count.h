@@ -85,9 +85,13 @@ void tree_interrupt_return(uint64_t slot);
 bool lines_cache(const char *name, const char *geometry); /* "l1d", "48:12" (KiB:ways) */
 extern bool lines_footprint, lines_caches;
 void lines_new_sample(void);
-void lines_data(struct node *node, uint64_t address, uint64_t physical, unsigned size, bool store,
-		uint64_t instruction);
-void lines_text(struct node *node, uint64_t address);
+/* Misses that an access had in the caches that are modelled. */
+struct misses {
+	uint32_t l1, l2;
+};
+struct misses lines_data(struct node *node, uint64_t address, uint64_t physical, unsigned size, bool store,
+			 uint64_t instruction);
+struct misses lines_text(struct node *node, uint64_t address);
 void lines_write(FILE *out);
 /* Physical page of a virtual one as seen earlier in this sample; 0 when it has to be asked for. */
 uint64_t page_lookup(uint64_t address);

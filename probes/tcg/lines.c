@@ -128,18 +128,18 @@ static void touch(uint64_t line, int function, bool text)
 	*head = found;
 }
 
-void lines_data(struct node *node, uint64_t address, uint64_t physical, unsigned size, bool store,
-		uint64_t instruction)
+struct misses lines_data(struct node *node, uint64_t address, uint64_t physical, unsigned size, bool store,
+			 uint64_t instruction)
 {
 	uint64_t last = (address + size - 1) >> LINE_SHIFT;
+	struct misses missed = {0, 0};
 
 	for (uint64_t line = address >> LINE_SHIFT; line <= last; line++) {
 		uint64_t at = line == address >> LINE_SHIFT ? physical : (physical + size - 1);
 
 		if (lines_caches && !hit(&l1d, at >> LINE_SHIFT)) {
-			node->count[L1D_MISSES]++;
-			if (!hit(&l2, at >> LINE_SHIFT))
-				node->count[L2_MISSES]++;
+			missed.l1++;
+			missed.l2 += !hit(&l2, at >> LINE_SHIFT);
 		}
 		if (lines_footprint) {
 			struct line *known = line_at(line, false);
@@ -155,18 +155,21 @@ void lines_data(struct node *node, uint64_t address, uint64_t physical, unsigned
 			touch(line, node->function, false);
 		}
 	}
+	node->count[L1D_MISSES] += missed.l1;
+	node->count[L2_MISSES] += missed.l2;
+	return missed;
 }
 
 /* The kernel's text is mapped once and contiguously: its virtual line serves as physical for the caches. The bit
  * keeps it apart from data in L2. */
-void lines_text(struct node *node, uint64_t address)
+struct misses lines_text(struct node *node, uint64_t address)
 {
 	uint64_t line = address >> LINE_SHIFT, tagged = line | (uint64_t)1 << 57;
+	struct misses missed = {0, 0};
 
 	if (lines_caches && !hit(&l1i, line)) {
-		node->count[L1I_MISSES]++;
-		if (!hit(&l2, tagged))
-			node->count[L2_MISSES]++;
+		missed.l1++;
+		missed.l2 += !hit(&l2, tagged);
 	}
 	if (lines_footprint) {
 		struct line *known = line_at(line, true);
@@ -179,6 +182,9 @@ void lines_text(struct node *node, uint64_t address)
 		known->loads++;
 		touch(line, node->function, true);
 	}
+	node->count[L1I_MISSES] += missed.l1;
+	node->count[L2_MISSES] += missed.l2;
+	return missed;
 }
 
 void lines_write(FILE *out)

@@ -49,7 +49,8 @@ struct address {
 	uint64_t address, base;
 	struct address *next;
 	uint32_t index;
-	bool rep;
+	uint32_t l1d, l1i, l2; /* misses in this sample */
+	char *text; /* disassembled */
 };
 static struct address *addresses[1 << 16], *address_list[ADDRESS_ROOM];
 static uint32_t address_count;
@@ -145,8 +146,12 @@ static void sample_begin(int id)
 	tree_new_epoch();
 	if (lines_footprint || lines_caches)
 		lines_new_sample();
-	for (uint32_t i = 0; with_addresses && i < address_count; i++)
-		address_list[i]->base = address_value(i);
+	for (uint32_t i = 0; with_addresses && i < address_count; i++) {
+		struct address *each = address_list[i];
+
+		each->base = address_value(i);
+		each->l1d = each->l1i = each->l2 = 0;
+	}
 	at_begin = *live;
 	repeats_at_begin = rep_repeats;
 	statistics_at_begin = tree_statistics;
@@ -208,10 +213,14 @@ static void sample_end(int id)
 	write_nodes();
 	if (lines_footprint)
 		lines_write(out);
-	for (uint32_t i = 0; with_addresses && i < address_count; i++)
-		if (address_value(i) != address_list[i]->base)
-			fprintf(out, "A %" PRIx64 " %" PRIu64 "\n", address_list[i]->address,
-				address_value(i) - address_list[i]->base);
+	for (uint32_t i = 0; with_addresses && i < address_count; i++) {
+		const struct address *each = address_list[i];
+
+		if (address_value(i) != each->base)
+			fprintf(out, "A %" PRIx64 " %" PRIu64 " %u %u %u %s\n", each->address,
+				address_value(i) - each->base, each->l1d, each->l1i, each->l2,
+				each->text ? each->text : "");
+	}
 	tree_forget();
 }
 
@@ -361,6 +370,7 @@ static void on_rep(unsigned int cpu, void *data)
 static void on_data(unsigned int cpu, qemu_plugin_meminfo_t info, uint64_t address, void *data)
 {
 	uint64_t physical;
+	struct misses missed;
 	bool store = qemu_plugin_mem_is_store(info);
 
 	(void)cpu;
@@ -378,15 +388,30 @@ static void on_data(unsigned int cpu, qemu_plugin_meminfo_t info, uint64_t addre
 		physical = qemu_plugin_hwaddr_phys_addr(place);
 		page_remember(address, physical);
 	}
-	lines_data(tree_here(), address, physical, 1u << qemu_plugin_mem_size_shift(info), store,
-		   (uint64_t)(uintptr_t)data);
+	missed = lines_data(tree_here(), address, physical, 1u << qemu_plugin_mem_size_shift(info), store,
+			    (uint64_t)(uintptr_t)data);
+	if (with_addresses && missed.l1) {
+		struct address *at = address_of((uint64_t)(uintptr_t)data);
+
+		if (at) {
+			at->l1d += missed.l1;
+			at->l2 += missed.l2;
+		}
+	}
 }
 
 static void on_text(unsigned int cpu, void *data)
 {
 	(void)cpu;
-	if (in_sample || lines_caches)
-		lines_text(tree_here(), (uint64_t)(uintptr_t)data);
+	if (in_sample || lines_caches) {
+		struct misses missed = lines_text(tree_here(), (uint64_t)(uintptr_t)data);
+		struct address *at = with_addresses && missed.l1 ? address_of((uint64_t)(uintptr_t)data) : NULL;
+
+		if (at) {
+			at->l1i += missed.l1;
+			at->l2 += missed.l2;
+		}
+	}
 }
 
 /* ---- translation ---- */
@@ -522,6 +547,8 @@ static void translate_kernel(struct qemu_plugin_insn *insn, const struct block *
 	if (with_addresses) {
 		struct address *counter = address_of(address);
 
+		if (counter && !counter->text)
+			counter->text = qemu_plugin_insn_disas(insn);
 		if (counter)
 			COUNT_ADDRESS(insn, counter->index);
 	}
