@@ -167,10 +167,12 @@ def write_csv(rows: Iterable[Any], columns: Sequence[str] | None = None) -> None
     writer = csv.DictWriter(out, names, extrasaction="ignore", restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(flat)
-    sys.stdout.write(out.getvalue().encode("utf-8", "backslashreplace").decode())
+    sys.stdout.write(out.getvalue())
 
 
 def _flat(row: Any) -> dict[str, Any]:
+    from nsprof.render.escape import safe
+
     made: dict[str, Any] = {}
     for name, value in (plain(row)).items():
         if isinstance(value, dict) and set(value) == {"low", "high", "level"}:
@@ -179,6 +181,8 @@ def _flat(row: Any) -> dict[str, Any]:
             made[f"{name}_low"] = made[f"{name}_high"] = ""
         elif isinstance(value, (dict, list)):
             made[name] = json.dumps(value)
+        elif isinstance(value, str):
+            made[name] = safe(value)  # CSV is looked at in terminals as well
         else:
             made[name] = "" if value is None else value
     return made

@@ -166,11 +166,21 @@ def test_hostile_names_leave_no_escape_sequence(place: Path, capsys: pytest.Capt
     )
     store.save(profile, place / "evil.nsprof")
     for words in (("report", "--by", "netns"), ("diff",), ("info",)):
-        for form in ((), ("--markdown",), ("--json",)):
+        for form in ((), ("--markdown",), ("--json",), ("--csv",)):
             status, out, err = call(capsys, *words, "evil.nsprof", *form)
             assert status == 0, err
             assert not any(c in out for c in "\x1b\x07\u202e")
     assert "owned" in call(capsys, "report", "evil.nsprof", "--csv")[1]
+
+
+def test_a_profile_comes_through_a_pipe(place: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "nsprof", "info", "-", "--json"],
+        input=(place / "profile.nsprof").read_bytes(),
+        capture_output=True,
+        timeout=60,
+    )
+    assert json.loads(done.stdout)["events"][0]["name"] == "cpu-clock"
 
 
 def test_a_closed_pipe_is_no_error(place: Path) -> None:
@@ -187,7 +197,8 @@ def test_reading_needs_neither_root_nor_bcc(place: Path) -> None:
         "import sys\nsys.modules['bcc'] = None\nimport os\n"
         "from nsprof.cli.main import run\n"
         "for words in (['report'], ['diff'], ['info']):\n"
-        "    try:\n        run(words)\n    except SystemExit as end:\n        assert not end.code, (words, end.code)\n"
+        "    try:\n        run(words)\n"
+        "    except SystemExit as end:\n        assert not end.code, (words, end.code)\n"
         "assert not [m for m in sys.modules if m.startswith(('pyroute2', 'nsprof.collect', 'nsprof.topology'))]\n"
     )
     place.chmod(0o755)

@@ -42,6 +42,7 @@ from nsprof.model.profile import (
 )
 from nsprof.store import native, tables
 from tests.profiles import bench_profile, big_profile
+from tests.support import REPO
 
 
 def same(one: Profile, two: Profile) -> None:
@@ -418,6 +419,23 @@ def test_duckdb_and_pandas_read_the_tables_without_nsprof(saved: Path, tmp_path:
     assert frame["weight"].sum() == pytest.approx(bench_profile(hop_runs=1).samples.weight.sum())
     stacks = pd.read_parquet(tmp_path / "tables" / "stacks.parquet")
     assert list(stacks["frames"][0]) == bench_profile(hop_runs=1).stacks[0].tolist()
+
+
+def test_the_snippet_of_the_documentation_runs(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (REPO / "docs" / "file-format.md").read_text()
+    code = text.split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(saved.parent)
+    saved.rename("profile.nsprof")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "finish_task_switch.isra.0" in done.stdout
+
+
+def test_the_documentation_names_every_table_and_column() -> None:
+    text = (REPO / "docs" / "file-format.md").read_text()
+    for table, columns in tables.SCHEMAS.items():
+        for word in (table, *columns):
+            assert f"`{word}`" in text, f"{table}.{word}"
 
 
 @pytest.mark.slow
