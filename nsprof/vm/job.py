@@ -76,18 +76,22 @@ def run_job(
     cwd: Path | None = None,
     on_output: Output | None = None,
     boot_timeout_s: float = BOOT_TIMEOUT_S,
+    icount: bool = False,
 ) -> JobResult:
     """Boot `kernel`, run `argv` there as root, bring back what it said and wrote, power off.
 
     `append` is added to the kernel's command line; `env` to the command's environment; `on_output(stream, data)` is
-    called with what the command says while it runs. `timeout_s` bounds the command, `boot_timeout_s` the way to it.
+    called with what the command says while it runs. `icount` lets the guest's clock count instructions (see Machine;
+    one CPU, TCG). `timeout_s` bounds the command, `boot_timeout_s` the way to it.
     Raises VmError with the last console lines when the guest does not boot, hangs, panics or lacks what it needs;
     files written until then are in `out_dir` all the same. QEMU is gone afterwards in any case.
     """
     _check(argv, smp, memory_mb, timeout_s)
+    if icount:
+        accel, smp = "tcg", 1
     initramfs = _initramfs(kernel)
     chosen = accelerator(accel, kernel, initramfs)
-    machine = Machine(kernel, initramfs, append=append, smp=smp, memory_mb=memory_mb, accel=chosen)
+    machine = Machine(kernel, initramfs, append=append, smp=smp, memory_mb=memory_mb, accel=chosen, icount=icount)
     machine.shares = (
         Share("nsprof-root", Path("/")),
         Share("nsprof-job", machine.directory / "job", readonly=False),

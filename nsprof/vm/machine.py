@@ -43,7 +43,9 @@ class Share:
 class Machine:
     """A running guest; leaving the `with` block ends QEMU and removes the run's directory, whatever happened.
 
-    `directory` (private, temporary) holds `console` (the serial line), `qemu.log`, and what the caller puts there.
+    With `icount` (TCG, one CPU) the guest's clock counts instructions, two nanoseconds each: times taken in the guest
+    are exact and repeatable, and say nothing of caches or pipelines. `directory` (private, temporary) holds `console`
+    (the serial line), `qemu.log`, and what the caller puts there.
     """
 
     kernel: Kernel
@@ -53,6 +55,7 @@ class Machine:
     memory_mb: int = 1536
     accel: Literal["tcg", "kvm"] = "tcg"
     shares: Sequence[Share] = ()
+    icount: bool = False
     extra: Sequence[str] = ()
     directory: Path = field(init=False)
     status: int | None = field(init=False, default=None)
@@ -130,7 +133,10 @@ class Machine:
             argv += ["-M", "q35", "-accel", "kvm", "-cpu", "host"]
         else:
             # la57 doubles the cost of every page walk that TCG does by hand
-            argv += ["-M", "q35", "-accel", "tcg,thread=multi", "-cpu", "max,la57=off"]
+            thread = "single" if self.icount else "multi"
+            argv += ["-M", "q35", "-accel", f"tcg,thread={thread}", "-cpu", "max,la57=off"]
+        if self.icount:
+            argv += ["-icount", "shift=1,sleep=on"]
         argv += ["-smp", str(self.smp), "-m", str(self.memory_mb)]
         argv += [
             "-chardev",
