@@ -100,11 +100,10 @@ IDLE_LEAF = frozenset(
 def fold_suffixes(name: str) -> str:
     """The function's name without what the compiler added: `foo.isra.0.cold` -> `foo`, also stacked.
 
-    Symbols that differ only in such a suffix are one function for every comparison.
+    Symbols that differ only in such a suffix are one function for every comparison. So are `foo` and `foo_noprof`:
+    kernels with memory allocation profiling (6.10 on) have the allocator's functions under the latter name.
     """
-    if "." not in name:
-        return name
-    folded = _SUFFIX.sub("", name)
+    folded = (_SUFFIX.sub("", name) if "." in name else name).removesuffix("_noprof")
     return folded or name
 
 

@@ -24,6 +24,7 @@ from nsprof.model.profile import Context, Counter, Device, Event, Losses, Namesp
         ("bpf_prog_6deef7357e7b4530_sd.devices", "bpf_prog_6deef7357e7b4530_sd.devices"),
         ("__pfx.x", "__pfx.x"),
         ("foo.partial", "foo.partial"),
+        ("kmem_cache_alloc_node_noprof", "kmem_cache_alloc_node"),
     ],
 )
 def test_compiler_suffixes_are_folded_and_nothing_else(name: str, folded: str) -> None:
