@@ -5,10 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nsprof.model.metrics import ConditionRow, MetricTable, Scaling
     from nsprof.model.profile import Profile
+    from nsprof.model.results import DiffReport, ScenarioTable
+    from nsprof.render.tables import Part
 
 __all__ = ["Advance", "progress", "show"]
 
@@ -49,25 +53,230 @@ def progress(quiet: bool) -> Iterator[Advance]:
         yield state
 
 
-def show(profile: Profile, path: str, *, baseline: str = "", top: int = 15) -> None:
-    """Print the document-000 table and, for each scenario but the baseline, the functions that changed most."""
-    from nsprof import analyse
-    from nsprof.cli.common import write_parts
-    from nsprof.render import text
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One part of a bench, ready to print: its tables in the report's order."""
 
-    usable = [s for s in profile.scenarios if profile.runs_of(s)]
+    title: str
+    table: ScenarioTable
+    metrics: tuple[MetricTable, ...]
+    deltas: tuple[DiffReport, ...]
+    scalings: tuple[Scaling, ...]
+
+
+def show(
+    profile: Profile,
+    path: str,
+    *,
+    baseline: str = "",
+    top: int = 15,
+    form: str | None = None,
+    commit_text: bool = False,
+    quiet: bool = False,
+) -> None:
+    """Print what the bench's plan asks for: for each part the document-000 table, then the other tables.
+
+    `form` is None (terminal), "markdown", "json" or "csv"; `commit_text` adds build-id, configuration and raw runs.
+    """
+    from nsprof.cli.common import write_csv, write_json, write_parts
+
     for run in profile.runs:
         if run.failed:
             print(f"nsprof: a run of {run.scenario} failed: {run.failed}", file=sys.stderr)
-    if not usable:
+    shown = [s for part in _parts(profile) if (s := _part(profile, part, baseline)) is not None]
+    if not shown:
         return
-    base = baseline if baseline in usable else "host" if "host" in usable else usable[0]
-    parts = list(text.scenario_parts(analyse.scenario_table(profile, baseline=base)))
+    if form == "json":
+        write_json(
+            "bench",
+            {
+                "parts": [
+                    {
+                        "title": s.title,
+                        "scenarios": s.table,
+                        "metrics": s.metrics,
+                        "scaling": s.scalings,
+                        "deltas": s.deltas,
+                    }
+                    for s in shown
+                ],
+                "conditions": _conditions(profile),
+                "about": _about(profile),
+            },
+        )
+        return
+    if form == "csv":
+        write_csv(
+            {
+                "part": s.title,
+                "base": t.base_title,
+                "new": t.new_title,
+                **{f.name: getattr(row, f.name) for f in fields(row)},
+            }
+            for s in shown
+            for t in s.metrics
+            for row in t.rows
+        )
+        return
+    write_parts(_text(profile, shown, top, commit_text), form)
+    if not quiet:
+        last = shown[-1].table
+        print(
+            f"nsprof: wrote {path}; next: nsprof bench --show {path} --markdown --commit-text, or "
+            f"nsprof diff {path} --baseline '{_first(profile, last, base=True)}' "
+            f"--scenario '{_first(profile, last, base=False)}'",
+            file=sys.stderr,
+        )
+
+
+def _first(profile: Profile, table: ScenarioTable, *, base: bool) -> str:
+    """A name that `nsprof diff` takes: the baseline's, or that of the last line."""
+    from nsprof.analyse.selection import scenario_names
+
+    names = [n for n in scenario_names(profile) if profile_has(profile, n)]
+    wanted = table.baseline if base else table.rows[-1].scenario
+    return next((n for n in reversed(names) if n == wanted or n.endswith(f"/{wanted}")), wanted)
+
+
+def profile_has(profile: Profile, name: str) -> bool:
+    """Whether a scenario has a usable run."""
+    from nsprof.analyse.selection import usable_runs
+
+    return bool(usable_runs(profile, name))
+
+
+def _plan(profile: Profile) -> dict[str, Any]:
+    found: dict[str, Any] = profile.meta.get("bench", {}).get("plan", {})
+    return found
+
+
+def _parts(profile: Profile) -> list[str]:
+    cases = _plan(profile).get("cases")
+    if cases:
+        return list(dict.fromkeys(c["part"] for c in cases))
+    return list(dict.fromkeys(name.rpartition("/")[0] for name in profile.scenarios))
+
+
+def _part(profile: Profile, part: str, baseline: str) -> Shown | None:
+    from nsprof import analyse
+    from nsprof.analyse import metrics
+    from nsprof.analyse.selection import scenario_names
+    from nsprof.bench.run import only_part
+    from nsprof.errors import EvidenceError
+
+    chosen = only_part(profile, part)
+    usable = [n for n in scenario_names(chosen) if profile_has(chosen, n)]
+    if not usable:
+        return None
+    plan = _plan(profile)
+    wanted = baseline or plan.get("baseline", "")
+    base = next((n for n in usable if wanted and (n == wanted or n.partition(":")[2] == wanted)), "")
+    if not base:
+        base = next((n for n in usable if n == "host" or n.endswith(":host")), usable[0])
+    title = " - ".join(filter(None, (plan.get("title", ""), part)))
+    table = analyse.scenario_table(chosen, baseline=base, title=title or "")
+    tables = plan.get("tables", ("document", "delta"))
+    compared, deltas = [], []
     for name in usable:
-        if name != base and top:
-            report = analyse.diff(profile, profile, base_scenario=base, new_scenario=name)
-            parts += [text.gap(), *text.diff_parts(report, limit=top)]
-    write_parts(parts, None)
-    print(
-        f"nsprof: wrote {path}; next: nsprof diff {path} --baseline {base} --scenario {usable[-1]}", file=sys.stderr
-    )
+        if name == base:
+            continue
+        try:
+            compared.append(metrics.metric_table(chosen, base, name))
+            if "delta" in tables:
+                deltas.append(analyse.diff(chosen, chosen, base_scenario=base, new_scenario=name))
+        except EvidenceError as error:
+            print(f"nsprof: {name}: {error.message}", file=sys.stderr)
+    return Shown(title, table, tuple(compared), tuple(deltas), tuple(_scalings(chosen, part, usable, plan)))
+
+
+def _scalings(chosen: Profile, part: str, usable: list[str], plan: dict[str, Any]) -> Iterator[Scaling]:
+    if "scaling" not in plan.get("tables", ()):
+        return
+    from nsprof.analyse import metrics
+    from nsprof.errors import EvidenceError
+
+    shapes = dict.fromkeys(c["shape"] for c in plan["cases"] if c["part"] == part and c["shape"] != "host")
+    for shape in shapes:
+        counts = {c["label"]: c["containers"] for c in plan["cases"] if c["part"] == part and c["shape"] == shape}
+        kernels = dict.fromkeys(n.rpartition(":")[0] for n in usable)
+        for kernel in kernels:
+            names = {
+                n: counts[n.rpartition(":")[2]]
+                for n in usable
+                if n.rpartition(":")[0] == kernel and n.rpartition(":")[2] in counts
+            }
+            title = " ".join(filter(None, (kernel, part, shape, "against the number of containers")))
+            try:
+                yield metrics.scaling(chosen, names, title=title)
+            except EvidenceError as error:
+                print(f"nsprof: {error.message}", file=sys.stderr)
+
+
+def _conditions(profile: Profile) -> list[ConditionRow]:
+    from nsprof.analyse import metrics
+    from nsprof.analyse.selection import scenario_names
+
+    names = [n for n in scenario_names(profile) if profile_has(profile, n)]
+    return metrics.conditions(profile, names, profile.meta.get("bench", {}).get("conditions", ()))
+
+
+def _text(profile: Profile, shown: list[Shown], top: int, commit_text: bool) -> list[Part]:
+    from nsprof.bench.run import only_part
+    from nsprof.render import bench_tables, text
+    from nsprof.render.tables import Heading, Lines
+
+    plan = _plan(profile)
+    tables = plan.get("tables", ("document", "delta"))
+    parts: list[Part] = []
+    if plan.get("about"):
+        parts.append(Lines((plan["about"],), "dim"))
+    for each, part in zip(shown, _parts(profile), strict=False):
+        if "document" in tables:
+            parts += [*bench_tables.document_parts(each.table), text.gap()]
+        if "rates" in tables:
+            chosen = only_part(profile, part)
+            runs = {s: [chosen.runs[i] for i in chosen.runs_of(s)] for s in chosen.scenarios if chosen.runs_of(s)}
+            parts += [*bench_tables.value_parts(f"{each.title}: what the workload told", runs), text.gap()]
+        for scaling in each.scalings:
+            parts += [*bench_tables.scaling_parts(scaling), text.gap()]
+        if "lkp" in tables or commit_text:
+            for table in each.metrics:
+                parts += [*bench_tables.metric_parts(table), text.gap()]
+        for delta in each.deltas if top else ():
+            parts += [*text.diff_parts(delta, limit=top), text.gap()]
+    parts += bench_tables.condition_parts(_conditions(profile))
+    if commit_text:
+        parts += [text.gap(), Heading("Where this was measured", 2), Lines(tuple(_about(profile)), bullet=True)]
+        parts += [text.gap(), *bench_tables.raw_run_parts(profile.runs)]
+    return parts
+
+
+def _about(profile: Profile) -> list[str]:
+    """Kernels with build-id, what differs in their configurations, tool, seed, command: a line each."""
+    meta = profile.meta
+    hosts = meta.get("hosts") or {"": meta.get("host", {})}
+    lines = []
+    for host in hosts.values():
+        kernel = host.get("kernel", {}) if isinstance(host, dict) else {}
+        if isinstance(kernel, dict):
+            lines.append(
+                "kernel "
+                + ", ".join(
+                    f"{k} {v}" for k, v in kernel.items() if isinstance(v, (str, int)) and v and k != "cmdline"
+                )
+            )
+    configs = [h.get("config", {}) for h in hosts.values() if isinstance(h, dict)]
+    if len(configs) > 1:
+        keys = sorted({k for c in configs for k in c})
+        changed = [
+            f"{k}={'/'.join(str(c.get(k, 'unset')) for c in configs)}"
+            for k in keys
+            if len({c.get(k) for c in configs}) > 1
+        ]
+        lines.append(f"configuration differs in: {', '.join(changed) or 'nothing that was looked at'}")
+    bench = meta.get("bench", {})
+    if bench.get("command"):
+        lines.append(f"command {' '.join(bench['command'])}, order from seed {bench.get('seed')}")
+    tool = meta.get("tool", {})
+    lines.append(f"{tool.get('name', 'nsprof')} {tool.get('version', '')}, {meta.get('created', '')}")
+    return [*lines, *map(str, meta.get("notes", ()))]
