@@ -45,7 +45,13 @@ __all__ = ["command", "default_output", "write_text"]
     show_default=True,
     help="With --diff: whose cost is a frame's width. Frames that the side lacks keep the other's.",
 )
-@click.option("--width", type=click.IntRange(300, 20_000), default=1200, show_default=True, help="Width in pixels.")
+@click.option(
+    "--width",
+    type=click.IntRange(300, 20_000),
+    default=1200,
+    show_default=True,
+    help="Width in pixels; in a browser the window's own width wins.",
+)
 @click.option("--title", metavar="TEXT", default="", help="Title of the picture.")
 @click.option("--force", is_flag=True, help="With --diff: compare across CPU architectures.")
 def command(files: tuple[str, ...], differential: bool, output: str | None, **options: Any) -> None:

@@ -15,7 +15,7 @@ from nsprof.errors import EvidenceError, NsprofError, UsageError
 if TYPE_CHECKING:
     from nsprof.model.profile import Profile
     from nsprof.model.results import CostReport, DiffReport, Measure, ScenarioTable
-    from nsprof.render.page_model import FlameView, PageContent
+    from nsprof.render.page_model import Card, FlameView, PageContent
 
 __all__ = ["page_content", "write_page", "write_report"]
 
@@ -109,6 +109,7 @@ def page_content(profile: Profile, baseline: Profile | None, options: Mapping[st
         ledger=entries,
         ledger_per=per,
         charts=_charts(sides, table, common),
+        cards=_cards(sides, common, missing),
         topology=html_facts.topology(sides.new, per, hop),
         environment=html_facts.environment(sides.all),
         losses=html_facts.losses(sides.all, reports) if reports[-1].measure.kind == "sampled" else None,
@@ -190,6 +191,22 @@ def _table(sides: _Sides, options: Mapping[str, Any], missing: dict[str, str]) -
         missing["scenarios"] = error.message
         return None
     return table if base is not None or len(table.rows) > 1 or table.rows[0].throughput > 0 else None
+
+
+def _cards(sides: _Sides, common: Mapping[str, Any], missing: dict[str, str]) -> tuple[Card, ...]:
+    """What `nsprof explain` finds, as cards; the reason where it cannot say anything."""
+    from nsprof.analyse import causes
+    from nsprof.render.page_cards import explanation_cards
+
+    if sides.base is None:
+        return ()
+    names: dict[str, Any] = {"base_scenario": sides.base.scenario, "new_scenario": sides.new.scenario}
+    words = {key: common[key] for key in ("event", "per", "where")}
+    try:
+        return explanation_cards(causes.explain(sides.base.profile, sides.new.profile, **names, **words))
+    except NsprofError as error:  # no answer is an answer; the rest of the page stands
+        missing["findings"] = error.message
+        return ()
 
 
 def _by_namespace(side: Side, common: Mapping[str, Any]) -> CostReport | None:

@@ -33,8 +33,8 @@ def _card(number: int, finding: Finding, unit: str, per: str) -> Card:
         lines.append(f"{'evidence' if piece.agrees else 'against it'} ({piece.kind}): {piece.text}")
     for suggestion in finding.suggestions:
         command = f": {suggestion.command}" if suggestion.command else ""
-        verify = f" Verify: {suggestion.verify}" if suggestion.verify else ""
-        lines.append(f"try: {suggestion.text}{command}{verify}")
+        lines.append(f"try: {suggestion.text}{command}")
+        lines.append(f"verify: {suggestion.verify}" if suggestion.verify else "")
     return Card(f"{number}. {finding.title}{place}", tuple(line for line in lines if line))
 
 

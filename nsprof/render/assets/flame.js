@@ -146,10 +146,10 @@ const NsprofFlame = (function () {
       this.tip = make(SVG, "g", { class: "tip", "pointer-events": "none", "aria-hidden": "true" });
       this.svg.appendChild(this.tip);
       const dark = window.matchMedia("(prefers-color-scheme: dark)"), print = window.matchMedia("print");
-      const theme = () => { this.dim = dark.matches && !print.matches ? 0.8 : 1; this.draw(); };
+      const theme = () => { this.dim = dark.matches && !print.matches ? 0.9 : 1; this.draw(); };
       dark.addEventListener("change", theme);
       print.addEventListener("change", theme);
-      this.dim = dark.matches ? 0.8 : 1;
+      this.dim = dark.matches ? 0.9 : 1;
       this.sizeBy = this.views[0].sizeBy || "new";
       this.buildControls();
       this.listen();
