@@ -175,6 +175,21 @@ static inline void hop_current(struct hop_cpu *cpu, u64 sp, struct sample_key *k
 }
 #endif
 
+/* How many of its unit this overflow stands for. A software counter reports the period that it is
+ * going to use from the next overflow on, while the one that has run out was reported at the
+ * previous overflow (perf_swevent_event and perf_swevent_set_period): while the period adapts, the
+ * sum would be several times too high. */
+static __always_inline u64 weight_of(u64 period, struct tally *tally, struct control *control,
+				     u32 event)
+{
+	u64 before = tally->last_period;
+
+	if (!(control->software >> (event & 7) & 1))
+		return period;
+	tally->last_period = period;
+	return before ? before : 1;
+}
+
 static inline int sample(struct bpf_perf_event_data *ctx, u32 event)
 {
 	u64 now = bpf_ktime_get_ns();
@@ -184,7 +199,7 @@ static inline int sample(struct bpf_perf_event_data *ctx, u32 event)
 
 	if (!tally || !control_)
 		return 0;
-	u64 weight = ctx->sample_period;
+	u64 weight = weight_of(ctx->sample_period, tally, control_, event);
 	u64 ip = PT_REGS_IP(&ctx->regs);
 	tally->hits++;
 	tally->weight += weight;

@@ -189,6 +189,7 @@ class Sampler:
                     state.opened.append(self._open(number, spec, cpu, state.functions[number]))
             control = np.zeros(1, CONTROL)
             control["late_ns"] = self.config.late_ns
+            control["software"] = sum(1 << n for n, spec in enumerate(self.events) if spec.software_counter)
             for number, spec in enumerate(self.events):
                 control["period_ns"][0][number] = spec.timer_period_ns(self.config.frequency_hz)
             control["start_ns"] = time.monotonic_ns()

@@ -24,6 +24,11 @@ class EventSpec:
     unit: str
     timer: bool = False
 
+    @property
+    def software_counter(self) -> bool:
+        """Whether the kernel counts it in software and adapts its period (such an event reports the next period)."""
+        return self.kind == _SOFTWARE and not self.timer
+
     def timer_period_ns(self, frequency_hz: int) -> int:
         """Nanoseconds between two ticks; 0 when the event is no timer. The kernel divides so, too."""
         return 1_000_000_000 // frequency_hz if self.timer else 0

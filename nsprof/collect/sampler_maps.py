@@ -46,7 +46,8 @@ TALLY = np.dtype(
         ("late", "u8"),
         ("missed", "u8"),
         ("last_due_ns", "u8"),
+        ("last_period", "u8"),
         ("lateness_log2", "u8", (32,)),
     ]
 )
-CONTROL = np.dtype([("start_ns", "u8"), ("period_ns", "u8", (EVENTS_MAX,)), ("late_ns", "u8")])
+CONTROL = np.dtype([("start_ns", "u8"), ("period_ns", "u8", (EVENTS_MAX,)), ("late_ns", "u8"), ("software", "u8")])

@@ -54,6 +54,7 @@ struct tally {
 	u64 late;
 	u64 missed; /* ticks of the timer's grid at which the program did not run */
 	u64 last_due_ns;
+	u64 last_period;       /* of a software counter: as reported at the previous overflow */
 	u64 lateness_log2[32]; /* histogram of lateness, bin i: [2^i, 2^(i+1)) ns */
 };
 
@@ -61,6 +62,7 @@ struct control {
 	u64 start_ns;
 	u64 period_ns[8]; /* by event; 0: not a timer */
 	u64 late_ns;
+	u64 software; /* bit i: event i is a software counter */
 };
 
 #endif

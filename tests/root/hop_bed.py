@@ -104,6 +104,9 @@ def bridged(made: Bed, containers: Sequence[str] = ("c1", "c2", "c3")) -> None:
         made.pair("h", f"v{name}", name, "eth0")
         made.ip("h", "link", "set", f"v{name}", "master", "br0")
         made.address(name, "eth0", f"198.18.9.{number}/24", f"fd09::{number}/64")
+        if name == "c3":  # the idle one: even ARP and multicast of the others would be packets to it
+            flood = ("flood", "off", "mcast_flood", "off", "bcast_flood", "off")
+            made.ip("h", "link", "set", "dev", "vc3", "type", "bridge_slave", *flood)
 
 
 # A sender: bursts to one address, a pause in between, until the deadline. A sink reads nothing: its queue overflows.

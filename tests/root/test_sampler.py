@@ -149,13 +149,15 @@ def test_the_frequency_does_not_change_the_weight(hz: int) -> None:
 
 
 FAULTS = """
-import mmap, sys
+import mmap, sys, time
 print("ready", flush=True)
 sys.stdin.buffer.read(1)
 n = 50021
 m = mmap.mmap(-1, n * 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 m.madvise(mmap.MADV_NOHUGEPAGE)
-for i in range(n): m[i * 4096] = 1
+for i in range(n):
+    m[i * 4096] = 1
+    if i % 100 == 0: time.sleep(0.002)  # a rate to which the period can settle
 print("done", flush=True)
 sys.stdin.buffer.read(1)
 """
@@ -170,13 +172,19 @@ def test_two_events_are_never_mixed(two_events: Sampler) -> None:
         process.stdin.flush()
         assert process.stdout.readline() == b"done\n"
         two_events.stop()
-        profile = profile_of(two_events.read())
+        batch = two_events.read()
+        profile = profile_of(batch)
     s = profile.samples
     assert [(e.name, e.unit) for e in profile.events] == [("cpu-clock", "ns"), ("page-faults", "count")]
     mine = np.array([profile.tasks[int(t)].tgid == process.pid for t in s.task])
     faults = s.weight[mine & (s.event == 1)].sum()
-    # Up to the last, not yet due, period the weight is the number of faults.
-    assert faults == pytest.approx(50_021, rel=0.05)
+    # One sample stands for a period of faults, and the period is adapted to what the whole machine does: by chance a
+    # few periods more or less (four standard deviations).
+    rows = mine & (s.event == 1)
+    period = float((s.weight[rows] / s.count[rows]).max())
+    assert abs(faults - 50_021) < 0.05 * 50_021 + 4 * (50_021 * period) ** 0.5, f"period up to {period}"
+    counted = float(batch.windows[0].counts[1].sum())  # by perf, of all processes
+    assert float(s.weight[s.event == 1].sum()) == pytest.approx(counted, rel=0.3, abs=5 * period)
     clock = s.weight[s.event == 0]
     assert np.all(clock % profile.events[0].period == 0)
     assert all(Lateness(x) == Lateness.ON_TIME for x in s.lateness[s.event == 1])
