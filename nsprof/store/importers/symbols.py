@@ -186,16 +186,13 @@ class ElfSymbols(SymbolTable):
 def elf_symbols(path: Path) -> ElfSymbols:
     """Function symbols (.symtab, else .dynsym) of an ELF file.
 
-    Only the file header goes through pyelftools: its objects a section and a segment cost more than all the rest.
-    Raises ProfileFormatError when it is none, or is damaged.
+    Read as columns, without an object a symbol, section or segment. Raises ProfileFormatError when it is no ELF file,
+    or is damaged.
     """
-    from elftools.common.exceptions import ELFError
-    from elftools.elf.elffile import ELFFile
-
     try:
         with path.open("rb") as stream:
-            return _read_elf(ELFFile(stream), stream)
-    except (ELFError, OSError, KeyError, ValueError, IndexError, struct.error, AttributeError, TypeError) as error:
+            return _read_elf(stream)
+    except (OSError, ValueError, IndexError, struct.error) as error:
         raise ProfileFormatError(f"{path}: cannot read its symbols ({error})") from error
 
 
@@ -213,8 +210,14 @@ def _dtype(fields: str, order: str, wide: bool) -> np.dtype[Any]:
     return np.dtype([(n, f"{order}u{w.replace('a', '8' if wide else '4')}") for n, w in pairs])
 
 
-def _read_elf(elf: Any, stream: IO[bytes]) -> ElfSymbols:
-    order, wide = "<" if elf.little_endian else ">", elf.elfclass == 64
+def _read_elf(stream: IO[bytes]) -> ElfSymbols:
+    head = stream.read(64)
+    if head[:4] != b"\x7fELF" or len(head) < 52 or head[4] not in (1, 2) or head[5] not in (1, 2):
+        raise ValueError("no ELF file")
+    order, wide = "<>"[head[5] - 1], head[4] == 2
+    # e_phoff, e_shoff; then, behind e_flags and e_ehsize: e_phentsize, e_phnum, e_shentsize, e_shnum
+    phoff, shoff = struct.unpack_from(order + ("QQ" if wide else "II"), head, 32 if wide else 28)
+    _, phnum, _, shnum = struct.unpack_from(order + "4H", head, 54 if wide else 42)
 
     def table(offset: int, count: int, shape: np.dtype[Any]) -> NDArray[Any]:
         return np.frombuffer(content(offset, count * shape.itemsize), shape, count=-1)
@@ -228,10 +231,8 @@ def _read_elf(elf: Any, stream: IO[bytes]) -> ElfSymbols:
             raise ValueError("a section beyond the end of the file")
         return raw
 
-    sections = table(int(elf["e_shoff"]), int(elf["e_shnum"]), _dtype(_SECTION, order, wide))
-    segments = table(
-        int(elf["e_phoff"]), int(elf["e_phnum"]), _dtype(_SEGMENT_64 if wide else _SEGMENT_32, order, wide)
-    )
+    sections = table(shoff, shnum, _dtype(_SECTION, order, wide))
+    segments = table(phoff, phnum, _dtype(_SEGMENT_64 if wide else _SEGMENT_32, order, wide))
     build_id = b""
     for note in sections[sections["type"] == _NOTE]:
         build_id = build_id or gnu_build_id(content(int(note["offset"]), int(note["size"])), order)

@@ -17,6 +17,7 @@ __all__ = ["SAMPLE", "Batch", "Scan"]
 SAMPLE = 9
 TRACING_DATA, AUXTRACE, COMPRESSED, COMPRESSED2 = 66, 71, 81, 83
 _BATCH = 32768  # samples decoded together: some 20 MB of temporary arrays
+_STRETCH = 4 << 20  # bytes of records walked before a batch is handed on
 _CHUNK = 8 << 20
 _RATIO = 1000  # zstd: more than this (and 64 MiB) is a bomb; real files reach about 100
 
@@ -58,8 +59,9 @@ class Scan:
         samples = array("q")
         others: list[int] = []
         while True:
+            begin = pos
             pos = self._run(buf, pos, end, samples, others)
-            if len(samples) + len(others) >= _BATCH:
+            if pos - begin >= _STRETCH or len(samples) + len(others) >= _BATCH:
                 yield Batch(buf, np.frombuffer(samples, "i8"), others)
                 samples, others = array("q"), []
                 continue
@@ -73,7 +75,10 @@ class Scan:
     def _run(self, buf: memoryview, pos: int, end: int, samples: array[int], others: list[int]) -> int:
         """Walk until a batch is full, the buffer or the sense ends; returns the position reached."""
         if self.order == "<" and not pos & 1:
+            begin = pos
             pos = self._run_halfwords(buf, pos, end, samples, others)
+            if pos - begin >= _STRETCH:
+                return pos
         unpack = struct.Struct(self.order + "IHH").unpack_from
         left = _BATCH - len(samples) - len(others)
         while left > 0 and pos + 8 <= end:
@@ -98,19 +103,19 @@ class Scan:
     def _run_halfwords(self, buf: memoryview, pos: int, end: int, samples: array[int], others: list[int]) -> int:
         """The same for the common case, in as few steps a record as Python can: little-endian, even positions."""
         half = buf[: end & ~1].cast("H")
-        i, stop = pos >> 1, (end >> 1) - 4
+        i, limit = pos >> 1, end >> 1
+        stop = min(limit - 4, i + (_STRETCH >> 1))
         found: list[int] = []
-        add, left = found.append, _BATCH
-        while i <= stop and len(found) < left:
+        add = found.append
+        while i <= stop:
             size = half[i + 3]
             following = i + (size >> 1)
-            if size < 8 or size & 1 or following > stop + 4:
+            if size < 8 or size & 1 or following > limit:
                 break  # left to the careful loop
             if half[i] == SAMPLE and not half[i + 1]:
                 add(i + i)
                 i = following
                 continue
-            left -= 1
             step = self._other(buf, i + i, half[i] | half[i + 1] << 16, size)
             if i + i + step > end:
                 break

@@ -169,6 +169,7 @@ class Resolver:
         self._side = side
         self._kernel = kernel
         self._dso: dict[tuple[str, bytes], ElfSymbols | None] = {}
+        self._symbols: dict[int, dict[int, int]] = {}  # frames of the symbols of each table that stays in _dso
         self.user_files: set[str] = set()
         self.user_missing: set[str] = set()
 
@@ -180,28 +181,41 @@ class Resolver:
 
     def kernel(self, addresses: NDArray[np.uint64]) -> NDArray[np.uint32]:
         """Frames of (distinct) kernel addresses."""
-        out = np.empty(len(addresses), "u4")
-        extra = sorted(self._side.ksymbols)
-        starts = np.array([k[0] for k in extra], "u8")
-        registered = np.searchsorted(starts, addresses, side="right") - 1
         at, table = self._look_up(addresses)
+        out = np.empty(len(addresses), "u4")
+        distinct, inverse = np.unique(at, return_inverse=True)
+        frames = np.zeros(len(distinct), "u4")
+        for row, index in enumerate(distinct.tolist()):
+            if index >= 0:
+                module = table.module(index)
+                kind = FrameKind.BPF if module == "bpf" else FrameKind.KERNEL
+                frames[row] = self._frame(table.name(index), module, kind, True)
+        out[:] = frames[inverse.ravel()]
+        self._registered(addresses, at, out)
         maps = sorted(self._side.kernel_maps, key=lambda m: m.start)
         map_start = np.array([m.start for m in maps], "u8")
         mapped = np.searchsorted(map_start, addresses, side="right") - 1
-        for row, address in enumerate(addresses.tolist()):
-            which = registered[row]
-            if which >= 0 and address < extra[which][0] + extra[which][1] and (at[row] < 0 or extra[which][2] == 1):
-                bpf = extra[which][2] == _KSYM_BPF
-                kind = FrameKind.BPF if bpf else FrameKind.KERNEL
-                out[row] = self._frame(extra[which][3], "bpf" if bpf else "", kind, True)
-            elif at[row] >= 0:
-                module = table.module(int(at[row]))
-                kind = FrameKind.BPF if module == "bpf" else FrameKind.KERNEL
-                out[row] = self._frame(table.name(int(at[row])), module, kind, True)
-            else:
-                inside = maps[mapped[row]] if mapped[row] >= 0 and address < maps[mapped[row]].end else None
-                out[row] = self._frame(f"{address:#018x}", _module_name(inside), FrameKind.KERNEL, False)
+        for row in np.flatnonzero(at == -1).tolist():
+            address = int(addresses[row])
+            inside = maps[mapped[row]] if mapped[row] >= 0 and address < maps[mapped[row]].end else None
+            out[row] = self._frame(f"{address:#018x}", _module_name(inside), FrameKind.KERNEL, False)
         return out
+
+    def _registered(self, addresses: NDArray[np.uint64], at: NDArray[np.int64], out: NDArray[np.uint32]) -> None:
+        """Frames of addresses in symbols that the file itself registers (BPF programs): their `at` becomes -2."""
+        extra = sorted(self._side.ksymbols)
+        if not extra:
+            return
+        starts = np.array([k[0] for k in extra], "u8")
+        lengths = np.array([k[1] for k in extra], "u8")
+        which = np.searchsorted(starts, addresses, side="right") - 1
+        inside = (which >= 0) & (addresses - starts[which.clip(0)] < lengths[which.clip(0)])
+        bpf = np.array([k[2] == _KSYM_BPF for k in extra])
+        for row in np.flatnonzero(inside & ((at < 0) | bpf[which.clip(0)])).tolist():
+            is_bpf = bool(bpf[which[row]])
+            kind = FrameKind.BPF if is_bpf else FrameKind.KERNEL
+            out[row] = self._frame(extra[which[row]][3], "bpf" if is_bpf else "", kind, True)
+            at[row] = -2
 
     def _look_up(self, addresses: NDArray[np.uint64]) -> tuple[NDArray[np.int64], SymbolTable]:
         kernel = self._kernel
@@ -242,10 +256,13 @@ class Resolver:
         at = table.find(table.from_offsets(offsets))
         distinct, inverse = np.unique(at, return_inverse=True)
         frames = np.full(len(distinct), unknown, "u4")
+        known = self._symbols.setdefault(id(table), {})
         for row, index in enumerate(distinct.tolist()):
-            name = table.name(index) if index >= 0 else ""
-            if name:
-                frames[row] = self._frame(name, module, FrameKind.USER, True)
+            frame = known.get(index)
+            if frame is None:
+                name = table.name(index) if index >= 0 else ""
+                frame = known[index] = self._frame(name, module, FrameKind.USER, True) if name else unknown
+            frames[row] = frame
         return frames[inverse.ravel()]
 
     def _elf(self, where: Map) -> ElfSymbols | None:
