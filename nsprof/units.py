@@ -77,6 +77,25 @@ def _three(value: float) -> str:
     return f"{value:.2f}"
 
 
+def format_figure(value: float, *, sign: bool = False) -> str:
+    """A unit cost with three to four digits: 1,234  56.7  0.123."""
+    if math.isnan(value):
+        return "-"
+    size = abs(value)
+    if size >= 1e7:
+        text = format_quantity(size)
+    elif size >= 99.95:
+        text = f"{size:,.0f}"
+    elif size >= 9.995:
+        text = f"{size:.1f}"
+    elif size >= 0.0005 or size == 0:
+        text = f"{size:.2f}" if size >= 0.995 or size == 0 else f"{size:.3f}"
+    else:
+        text = f"{size:.1e}"
+    minus = "-" if value < 0 else "+" if sign and value > 0 else ""
+    return minus + text
+
+
 def format_count(value: float) -> str:
     """A count with thousands separators."""
     return f"{value:,.0f}"

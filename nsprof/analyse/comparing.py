@@ -36,6 +36,7 @@ from nsprof.analyse.stacks import (
 from nsprof.errors import ComparisonError, EvidenceError, UsageError
 from nsprof.model.profile import Profile
 from nsprof.model.results import DeltaRow, DiffReport, Interval, Measure
+from nsprof.units import format_figure
 
 __all__ = ["diff", "two_sides"]
 
@@ -339,7 +340,9 @@ def _not_attributed(sides: Sides) -> float:
 
 def _notes(sides: Sides, effect: float) -> tuple[str, ...]:
     base, new = sides.views
-    notes = [f"{t}: {n}" for v, t in zip(sides.views, sides.titles, strict=True) for n in (*v.notes, *noise.notes(v))]
+    said = [(*v.notes, *noise.notes(v)) for v in sides.views]
+    notes = [n for n in said[0] if n in said[1]]  # what holds for both sides is said once
+    notes += [f"{t}: {n}" for s, t in zip(said, sides.titles, strict=True) for n in s if n not in notes]
     fewest = min(len(base.runs), len(new.runs))
     if fewest < 2:
         notes.append("one run a side: its spread is not known, so there are neither intervals nor verdicts")
@@ -354,7 +357,7 @@ def _notes(sides: Sides, effect: float) -> tuple[str, ...]:
             factor = new.totals().mean() / base.totals().mean()
             notes.append(f"total x {factor:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] (95 %, bootstrap over runs)")
     if effect > 0:
-        notes.append(f"differences under {effect:.4g} {sides.measure.label} get no verdict (--min-effect)")
+        notes.append(f"differences under {format_figure(effect)} {sides.measure.label} get no verdict (--min-effect)")
     return tuple(notes)
 
 

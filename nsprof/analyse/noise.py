@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nsprof.analyse.selection import View
+from nsprof.units import format_figure
 
 __all__ = ["notes", "outliers"]
 
@@ -33,11 +34,11 @@ def notes(chosen: View) -> list[str]:
     if number < 2 or not totals.mean() > 0:
         return []
     spread = totals.std(ddof=1) / totals.mean()
-    extent = f"{totals.min():,.4g} to {totals.max():,.4g} {chosen.measure.label}"
+    extent = f"{format_figure(totals.min())} to {format_figure(totals.max())} {chosen.measure.label}"
     found = [f"run to run: {spread:.1%} standard deviation, {extent}"]
     odd = outliers(totals)
     if len(odd):
-        listed = ", ".join(f"run {chosen.runs[i]} ({totals[i]:,.4g})" for i in odd[:5])
+        listed = ", ".join(f"run {chosen.runs[i]} ({format_figure(totals[i])})" for i in odd[:5])
         found.append(f"stands out, and is counted: {listed}")
     if number >= _ENOUGH and np.ptp(totals) > 0:
         from scipy import stats

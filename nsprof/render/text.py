@@ -16,7 +16,8 @@ from nsprof.model.results import (
     ScenarioTable,
 )
 from nsprof.render.tables import Cell, Column, Grid, Heading, Lines, Part
-from nsprof.units import format_count, format_quantity
+from nsprof.units import format_count
+from nsprof.units import format_figure as cost
 
 __all__ = ["cost", "diff_parts", "gap", "percent", "report_parts", "scenario_parts"]
 
@@ -24,25 +25,6 @@ __all__ = ["cost", "diff_parts", "gap", "percent", "report_parts", "scenario_par
 SKID_MARK = 0.5
 _MARK = " ~"
 _LEGEND = "~ most of its samples arrived late (skid): the time was spent with interrupts off, before this function"
-
-
-def cost(value: float, *, sign: bool = False) -> str:
-    """A unit cost with three to four digits: 1,234  56.7  0.123."""
-    if math.isnan(value):
-        return "-"
-    size = abs(value)
-    if size >= 1e7:
-        text = format_quantity(size)
-    elif size >= 99.95:
-        text = f"{size:,.0f}"
-    elif size >= 9.995:
-        text = f"{size:.1f}"
-    elif size >= 0.0005 or size == 0:
-        text = f"{size:.2f}" if size >= 0.995 or size == 0 else f"{size:.3f}"
-    else:
-        text = f"{size:.1e}"
-    minus = "-" if value < 0 else "+" if sign and value > 0 else ""
-    return minus + text
 
 
 def percent(share: float, *, sign: bool = False, digits: int = 1) -> str:

@@ -24,7 +24,7 @@ def noted(profile: Profile) -> str:
 
 def test_spread_is_told_from_two_runs_on() -> None:
     assert "run to run" not in noted(runs_of(100.0))
-    assert "run to run: 2.8% standard deviation, 98 to 102 ns/transaction" in noted(runs_of(98.0, 102.0))
+    assert "run to run: 2.8% standard deviation, 98.0 to 102 ns/transaction" in noted(runs_of(98.0, 102.0))
     both = diff(bench_profile(), bench_profile(), base_scenario="host", new_scenario="veth-bridge")
     assert sum("run to run" in n for n in both.notes) == 2
 
