@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +16,8 @@ from nsprof.errors import UsageError
 
 if TYPE_CHECKING:
     from nsprof.model.profile import Profile
-    from nsprof.simulate import SimulateOptions
+    from nsprof.simulate import Measurement, SimulateOptions
+    from nsprof.simulate_lines import Footprint
 
 _WORKLOADS = ("udp-rr", "udp-stream", "tcp-rr", "tcp-stream", "tcp-crr")
 
@@ -68,16 +72,22 @@ def command(*, form: str | None, output: str | None, limit: int, **given: Any) -
     nsprof simulate --kernel debian:6.1
     nsprof simulate --kernel debian:6.1 --kernel debian:6.12 --scenario host,veth-bridge --workload tcp-stream
     """
-    from nsprof import simulate, simulate_report
+    from nsprof import simulate, simulate_lines, simulate_report
 
     options = _options(given)
     if given["sweep"]:
         _sweep(options, given["sweep"], output, limit, form)
         return
     estimate = _numbers(given["estimate"], "--estimate", ("instruction", "l1d", "l1i", "l2"))
-    measured = simulate.measure_all(options, _progress)
+    with tempfile.TemporaryDirectory(prefix="nsprof-memory-") as place:
+        if given["debug_info"]:
+            # One network a boot: the copy is of the memory in which the chosen sample's lines lie.
+            options = dataclasses.replace(options, snapshot_dir=Path(place), rounds=1)
+        measured = simulate.measure_all(options, _progress)
+        prints = _footprints(options, measured, given) if options.footprint else []
     if output:
-        _save(simulate.profile_of(options, measured), output)
+        profile = simulate.profile_of(options, measured)
+        _save(_with_lines(profile, measured, prints), output)
     if form == "json":
         write_json("simulate", simulate_report.document(options, measured))
     elif form == "csv":
@@ -89,6 +99,8 @@ def command(*, form: str | None, output: str | None, limit: int, **given: Any) -
         )
     else:
         parts = simulate_report.report_parts(options, measured, limit=limit, estimate=estimate)
+        if prints:
+            parts += simulate_lines.footprint_parts(prints, limit)
         if given["annotate"]:
             from nsprof.simulate_annotate import annotate, annotate_parts
 
@@ -96,6 +108,30 @@ def command(*, form: str | None, output: str | None, limit: int, **given: Any) -
                 lines = annotate(m, given["annotate"], given["vmlinux"])
                 parts += annotate_parts(m, given["annotate"], lines)
         write_parts(parts, form)
+
+
+def _footprints(options: SimulateOptions, measured: Sequence[Measurement], given: dict[str, Any]) -> list[Footprint]:
+    """The first boot's footprint of each kernel and scenario; --debug-info names it member by member."""
+    from nsprof import simulate_lines
+    from nsprof.vm import kernels
+
+    images: dict[str, Path] = {}
+    first: dict[tuple[str, str], Measurement] = {}
+    for m in measured:
+        first.setdefault((m.kernel.spec, m.scenario), m)
+        if given["debug_info"] and m.kernel.spec not in images:
+            images[m.kernel.spec] = given["vmlinux"] or kernels.debug_package(m.kernel)
+    return [simulate_lines.footprint(m, images.get(m.kernel.spec)) for m in first.values()]
+
+
+def _with_lines(profile: Profile, measured: Sequence[Measurement], prints: Sequence[Footprint]) -> Profile:
+    from nsprof.simulate_lines import footprint_rows
+
+    meta = dict(profile.meta)
+    runs = [dict(run) for run in meta["simulate"]["runs"]]
+    for each in prints:
+        runs[measured.index(each.measurement)]["data_lines"] = footprint_rows(each)
+    return profile.with_(meta={**meta, "simulate": {**meta["simulate"], "runs": runs}})
 
 
 def _sweep(options: SimulateOptions, text: str, output: str | None, limit: int, form: str | None) -> None:

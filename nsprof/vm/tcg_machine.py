@@ -105,7 +105,8 @@ class _CountingMachine(Machine):
         if self.symbols is not None:
             argv += ["-plugin", ",".join(self._plugin_words(self.symbols))]
         append = f"{COMMAND_LINE} mitigations={options.mitigations} {options.append}".strip()
-        return [*argv, "-kernel", str(direct_image(self.kernel.image)), "-initrd", str(self.initramfs), "-append", append]
+        argv += ["-kernel", str(direct_image(self.kernel.image)), "-initrd", str(self.initramfs)]
+        return [*argv, "-append", append]
 
     def _plugin_words(self, symbols: Path) -> list[str]:
         options = self.options

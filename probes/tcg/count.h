@@ -72,6 +72,7 @@ void tree_reset(void); /* the CPU is in user mode, nothing is pending */
 void tree_new_epoch(void); /* all nodes read as zero */
 uint32_t tree_touched(const uint32_t **list); /* nodes with counts in this epoch */
 struct node *tree_here(void);
+bool tree_in_user(void);
 void tree_flush(void); /* charge what the live counters gained to the current node */
 void tree_forget(void); /* what they gained is charged to nobody */
 void tree_block(const struct block *block);

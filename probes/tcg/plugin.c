@@ -374,7 +374,8 @@ static void on_data(unsigned int cpu, qemu_plugin_meminfo_t info, uint64_t addre
 	bool store = qemu_plugin_mem_is_store(info);
 
 	(void)cpu;
-	if (!in_sample && !lines_caches)
+	/* In user mode it is a helper that replays a kernel instruction's callback (see stale()). */
+	if ((!in_sample && !lines_caches) || tree_in_user())
 		return;
 	tree_here()->count[store ? STORES : LOADS]++;
 	if (!lines_footprint && !lines_caches)

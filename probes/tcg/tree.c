@@ -151,6 +151,11 @@ struct node *tree_here(void)
 	return fresh(in_user ? user_node : current);
 }
 
+bool tree_in_user(void)
+{
+	return in_user;
+}
+
 void tree_forget(void)
 {
 	charged.kernel = live->kernel;
