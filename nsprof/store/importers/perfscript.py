@@ -40,6 +40,8 @@ _FRAME = re.compile(
 _FRAME_ANY_DSO = re.compile(rb"\s+(?P<ip>[0-9a-f]+)\s+(?P<name>\S.*?)(?:\+0x[0-9a-f]+)? \((?P<dso>[^()]*)\)\s*$")
 _FRAME_BARE = re.compile(rb"\s+(?P<ip>[0-9a-f]{3,16})(?:\s+(?P<name>\S.*?)(?:\+0x[0-9a-f]+)?)?(?P<dso>)\s*$")
 _FRAME_NO_IP = re.compile(rb"\s+(?P<ip>)(?P<name>\S.*?)(?:\+0x[0-9a-f]+)? \((?P<dso>[/\[].*)\)\s*$")
+_ADDRESS = re.compile(rb"\t *[0-9a-f]+ \S")
+_BY_ADDRESS = (b"([unknown])", b"([kernel.kallsyms])", b"()", b"(inlined)", b"])")
 _SOURCE = re.compile(rb"\s+\S+:\d+(?: \(discriminator \d+\))?$")
 _INFO = re.compile(rb"# (hostname|os release|cpudesc|arch|cmdline|nrcpus online) : (.*)$")
 
@@ -76,6 +78,7 @@ class _Tables:
         self.frames = a.FrameTable()
         self.named: list[bool] = []
         self.lines: dict[bytes, int] = {}
+        self.symbols: dict[bytes, int] = {}
         self.bodies: dict[bytes, int] = {}
         self.body_bytes = 0
         self.flat = array("I")
@@ -110,7 +113,24 @@ class _Tables:
         if got is None:
             if len(self.lines) > _MEMO_ROWS:
                 self.lines.clear()
-            got = self.lines[text] = self._parse_frame(text)
+            got = self.lines[text] = self._known_symbol(text)
+        return got
+
+    def _known_symbol(self, text: bytes) -> int:
+        """The frame of a line that differs in address and offset only from one that was parsed; else parse it."""
+        cut = text.rfind(b"+0x")
+        place = text.find(b" (", cut) if cut >= 0 else text.find(b"[unknown] (") + 9
+        if place < 9 or not _ADDRESS.match(text) or text.count(b"+0x") > 1:
+            return self._parse_frame(text)
+        key = text.lstrip().partition(b" ")[2].partition(b"+0x" if cut >= 0 else b" (")[0] + text[place:]
+        got = self.symbols.get(key)
+        if got is None:
+            got = self._parse_frame(text)
+            # A nameless frame whose kind hangs on its address, or whose name is its address, stands for itself only.
+            if got >= 0 and (self.named[got] or (cut < 0 and not key.endswith(_BY_ADDRESS))):
+                if len(self.symbols) > _MEMO_ROWS:
+                    self.symbols.clear()
+                self.symbols[key] = got
         return got
 
     def _parse_frame(self, text: bytes) -> int:
@@ -133,7 +153,9 @@ class _Tables:
 
     def body(self, text: bytes) -> int:
         """Number of a stack given as text without its leaf line; -1 when some line of it is no frame."""
-        frames = [self.line(line) for line in text.split(b"\n")] if text else []
+        lines = text.split(b"\n") if text else []
+        known = list(map(self.lines.get, lines))
+        frames = [self.line(lines[i]) if f is None else f for i, f in enumerate(known)]
         if frames and min(frames) < 0:
             return -1
         if self.body_bytes > _MEMO_BYTES:
