@@ -116,7 +116,12 @@ extras=""
 [ "$tests" = 0 ] || extras="[test,check,drgn]"
 say "making .venv with $("$python" --version)"
 [ -x .venv/bin/python ] || "$python" -m venv .venv
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".$extras" || die "pip could not install nsprof's libraries"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".$extras" >"$log" 2>&1 || {
+	tail -n 20 "$log" >&2
+	die "pip could not install nsprof's libraries (its last words are above)"
+}
 .venv/bin/nsprof --version >/dev/null || die "the installed nsprof does not start"
 echo "$want" >"$stamp"
 # Whoever called sudo owns the checkout; leave nothing of root's in it that stops them from removing it.
