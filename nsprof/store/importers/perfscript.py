@@ -41,6 +41,7 @@ _FRAME_ANY_DSO = re.compile(rb"\s+(?P<ip>[0-9a-f]+)\s+(?P<name>\S.*?)(?:\+0x[0-9
 _FRAME_BARE = re.compile(rb"\s+(?P<ip>[0-9a-f]{3,16})(?:\s+(?P<name>\S.*?)(?:\+0x[0-9a-f]+)?)?(?P<dso>)\s*$")
 _FRAME_NO_IP = re.compile(rb"\s+(?P<ip>)(?P<name>\S.*?)(?:\+0x[0-9a-f]+)? \((?P<dso>[/\[].*)\)\s*$")
 _ADDRESS = re.compile(rb"\t *[0-9a-f]+ \S")
+_NOWHERE = b" [unknown] ([unknown])"
 _BY_ADDRESS = (b"([unknown])", b"([kernel.kallsyms])", b"()", b"(inlined)", b"])")
 _SOURCE = re.compile(rb"\s+\S+:\d+(?: \(discriminator \d+\))?$")
 _INFO = re.compile(rb"# (hostname|os release|cpudesc|arch|cmdline|nrcpus online) : (.*)$")
@@ -118,6 +119,8 @@ class _Tables:
 
     def _known_symbol(self, text: bytes) -> int:
         """The frame of a line that differs in address and offset only from one that was parsed; else parse it."""
+        if text.endswith(_NOWHERE) and _ADDRESS.match(text) and int(text[: -len(_NOWHERE)][-16:], 16) < _KERNEL_HALF:
+            return self.frame_number("[unknown]", "", FrameKind.USER, False)
         cut = text.rfind(b"+0x")
         place = text.find(b" (", cut) if cut >= 0 else text.find(b"[unknown] (") + 9
         if place < 9 or not _ADDRESS.match(text) or text.count(b"+0x") > 1:
