@@ -6,9 +6,9 @@ no mount of the experiment reaches the machine. What the mount namespaces beside
 
     shared   they are peers of /run/netns, as `ip netns` makes them: each mount is copied into every one
     slave    they get copies, but give none back
-    private  they are made before the namespaces, without copies
-    pinned   they are made after the namespaces, without propagation: each holds copies that a delete cannot reach,
-             so that deleted namespaces stay alive (the trouble that made `ip netns` share its mounts)
+    private  nothing is handed on: what creating and deleting costs without propagation
+    stacked  /run is shared and /run/netns no mount of its own, as on most machines: `ip netns` then binds /run/netns
+             to itself, and each mount goes to both, below and above, here and in every mount namespace
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from nsprof.observe import Observer, Scene, Traffic
 
 __all__ = ["PROPAGATIONS", "ChurnOptions", "own_samples", "run_churn"]
 
-PROPAGATIONS = ("shared", "slave", "private", "pinned")
+PROPAGATIONS = ("shared", "slave", "private", "stacked")
 _NETNS_DIR = "/run/netns"
 _CLONE_NEWNS = 0x00020000
-_MS_REC, _MS_PRIVATE, _MS_SLAVE, _MS_SHARED = 0x4000, 1 << 18, 1 << 19, 1 << 20
+_MS_REC, _MS_PRIVATE, _MS_SHARED = 0x4000, 1 << 18, 1 << 20
 _libc = ctypes.CDLL(None, use_errno=True)
 _T = TypeVar("_T")
 #: How long after the last delete the kernel may go on cleaning up within the window.
@@ -109,11 +109,8 @@ def _round(
     names = [f"churn{number}-{i}" for i in range(options.namespaces)]
     label = Path(tool).name if options.tools.count(tool) and "/" not in tool else tool
     sandbox.call(lambda: _own_netns_directory(options.propagation))
-    if options.propagation != "pinned":
-        sandbox.hold(options.mount_namespaces)
+    sandbox.hold(options.mount_namespaces)
     _operation(builder, observer, options, sandbox, (label, tool, "create"), names)
-    if options.propagation == "pinned":
-        sandbox.hold(options.mount_namespaces)
     _operation(builder, observer, options, sandbox, (label, tool, "delete"), names)
 
 
@@ -246,6 +243,7 @@ def _traffic(times: _Times, sandbox: _Sandbox, command: tuple[str, ...], count: 
         *(Value(f"latency_p{p}", float(np.percentile(each, p)), "us", "churn") for p in (50, 90, 99)),
         Value("latency_max", float(each.max()), "us", "churn"),
         Value("operations", float(count - len(times.errors)), "operations", "churn"),
+        Value("mounts_here", float(sandbox.call(_own_copies)), "mounts", "churn"),
         Value("mounts_elsewhere", float(copies), "mounts", "churn"),
     ]
     if times.cleanup_s:
@@ -413,10 +411,17 @@ class _Sandbox:
 
     @staticmethod
     def _mounts(pid: int) -> list[str]:
-        lines = Path(f"/proc/{pid}/mountinfo").read_text().splitlines()
-        return [
-            w[3] for line in lines if (w := line.split())[4].startswith("/run/netns/") and w[3].startswith("net:")
-        ]
+        return netns_mounts(Path(f"/proc/{pid}/mountinfo").read_text())
+
+
+def netns_mounts(mountinfo: str) -> list[str]:
+    """What is mounted below /run/netns, as `net:[inode]`, once a mount."""
+    rows = [line.split() for line in mountinfo.splitlines()]
+    return [row[3] for row in rows if row[4].startswith("/run/netns/") and row[3].startswith("net:")]
+
+
+def _own_copies() -> int:
+    return len(netns_mounts(Path("/proc/thread-self/mountinfo").read_text()))
 
 
 def _mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
@@ -433,11 +438,16 @@ def _own_mounts() -> None:
 
 
 def _own_netns_directory(propagation: str) -> None:
-    Path(_NETNS_DIR).mkdir(mode=0o755, exist_ok=True)
-    _mount("nsprof-churn", _NETNS_DIR, "tmpfs", 0, "mode=755")
-    if propagation in ("shared", "slave"):
-        _mount("none", _NETNS_DIR, "", _MS_SHARED)
-    _HOLD_WORDS[:] = ["unchanged" if propagation == "shared" else "slave" if propagation == "slave" else "private"]
+    if propagation == "stacked":
+        _mount("nsprof-churn", "/run", "tmpfs", 0, "mode=755")
+        _mount("none", "/run", "", _MS_SHARED)
+        Path(_NETNS_DIR).mkdir(mode=0o755)
+    else:
+        Path(_NETNS_DIR).mkdir(mode=0o755, exist_ok=True)
+        _mount("nsprof-churn", _NETNS_DIR, "tmpfs", 0, "mode=755")
+        if propagation in ("shared", "slave"):
+            _mount("none", _NETNS_DIR, "", _MS_SHARED)
+    _HOLD_WORDS[:] = [propagation if propagation in ("private", "slave") else "unchanged"]
 
 
 #: What the next holders' mounts are to the sandbox's.

@@ -15,10 +15,10 @@ from nsprof.cli.common import output_options, write_csv, write_json, write_parts
 @click.option("--tool", "tools", multiple=True, metavar="ip|pyroute2|PATH", help="By what (default ip); repeatable.")
 @click.option(
     "--propagation",
-    type=click.Choice(["shared", "slave", "private", "pinned"]),
+    type=click.Choice(["shared", "slave", "private", "stacked"]),
     default="shared",
     show_default=True,
-    help="What the mount namespaces get of the mounts; pinned: they keep deleted namespaces alive.",
+    help="What the mount namespaces get of the mounts; stacked: everything twice, as without an own /run/netns.",
 )
 @click.option("--rounds", default=1, show_default=True, type=int, help="Of each tool, in fair order.")
 @click.option("--kernel", "kernels", multiple=True, metavar="SPEC", help="In a VM of this kernel; repeatable.")
@@ -35,7 +35,7 @@ def command(form: str | None, output: str, top: int, kernels: tuple[str, ...], *
 
     \b
     sudo nsprof churn -N 1000 -M 100 --tool ip --tool ./iproute2/ip/ip
-    sudo nsprof churn -N 100 -M 20 --propagation pinned
+    sudo nsprof churn -N 100 -M 20 --propagation stacked
     """
     options["tools"] = options["tools"] or ("ip",)
     return _run(options, kernels, output, top, form, "")

@@ -41,6 +41,7 @@ def churn_parts(runs: Sequence[Run], *, title: str, propagation: str) -> list[Pa
         Column("p99 us"),
         Column("max us", keep=2),
         Column("cleanup s", keep=1),
+        Column("mounts\nhere", keep=5),
         Column("mounts\nelsewhere", keep=4),
         Column("still\npinned", keep=5),
         Column("rounds", keep=6),
@@ -52,7 +53,7 @@ def churn_parts(runs: Sequence[Run], *, title: str, propagation: str) -> list[Pa
         cells += [f"{mean[name]:.3f}" for name in ("real", "user", "sys")]
         cells += [cost(mean[f"latency_{p}"]) for p in ("p50", "p90", "p99", "max")]
         cells.append(f"{mean['cleanup']:.3f}" if "cleanup" in mean else "")
-        cells.append(f"{mean['mounts_elsewhere']:,.0f}")
+        cells += [f"{mean['mounts_here']:,.0f}", f"{mean['mounts_elsewhere']:,.0f}"]
         cells.append(f"{mean['still_pinned']:,.0f}" if "still_pinned" in mean else "")
         rows.append((*cells, str(len(some))))
     parts: list[Part] = [Heading(title, 1), Grid(tuple(columns), tuple(rows))]
@@ -71,14 +72,12 @@ def _means(runs: Sequence[Run]) -> dict[str, float]:
 def _notes(groups: Mapping[tuple[str, str], Sequence[Run]], propagation: str) -> list[str]:
     notes = [
         f"mount propagation: {propagation}; "
-        "mounts elsewhere: copies of the namespaces' mounts in other mount namespaces",
+        "mounts of namespaces when the operation had ended, in the tools' own mount namespace and in the others",
         "cleanup: how long the kernel went on taking namespaces down after the last delete",
     ]
     pinned = max((_means(runs).get("still_pinned", 0.0) for runs in groups.values()), default=0.0)
     if pinned:
-        notes.append(
-            f"{pinned:,.0f} deleted namespaces live on: mount namespaces that were made in between still hold them"
-        )
+        notes.append(f"{pinned:,.0f} deleted namespaces live on: other mount namespaces still hold them")
     for runs in groups.values():
         notes += [f"{run.scenario}: {w}" for run in runs for w in run.warnings]
     return list(dict.fromkeys(notes))
