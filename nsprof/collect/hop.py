@@ -272,7 +272,12 @@ class HopProbes:
 
     def cost_s(self) -> float:
         """CPU seconds of all hits so far at the calibrated cost (0 without one)."""
-        return sum(each.hits for each in self._loaded) * self.cost_ns_per_hit / 1e9
+        hits = sum(each.hits for each in self._loaded)
+        attached = [each for each in self._loaded if each.link >= 0]
+        if attached:  # theirs are still in the kernel
+            running = self.contexts()["hits"].sum(axis=0)
+            hits += sum(int(running[each.probe.hits]) for each in attached)
+        return hits * self.cost_ns_per_hit / 1e9
 
     def probe_infos(self) -> tuple[ProbeInfo, ...]:
         """One row a probe: its rung, or why it has none and what is lost by it."""

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
-__all__ = ["LINK_STATS", "Link", "Qdisc", "dump"]
+__all__ = ["LINK_STATS", "Link", "Qdisc", "dump", "statistics"]
 
 _NLMSG = struct.Struct("=IHHII")
 _IFINFO = struct.Struct("=BxHiII")
@@ -149,3 +149,28 @@ def _qdisc(body: memoryview) -> Qdisc | None:
                     qlen, backlog, drops, requeues, overlimits = struct.unpack_from("=5I", queue)
                     return Qdisc(ifindex, name, parent, qlen, backlog, drops, requeues, overlimits)
     return None
+
+
+_IF_STATS = struct.Struct("=BxxxII")
+_RTM_GETSTATS = 94
+_IFLA_STATS_LINK_64 = 1
+
+
+def statistics() -> tuple[int, dict[int, tuple[int, ...]]]:
+    """(namespace cookie or 0, ifindex to statistics in the order of LINK_STATS) of the calling thread's namespace.
+
+    Nothing but the counters is asked for (RTM_GETSTATS, Linux 4.7+): a tenth of what a dump of the links carries,
+    for those who read many namespaces every second. Raises OSError.
+    """
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE) as channel:
+        channel.settimeout(5)
+        try:
+            cookie = int.from_bytes(channel.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8), "little")
+        except OSError:  # before Linux 5.14
+            cookie = 0
+        found = {}
+        for body in _ask(channel, _RTM_GETSTATS, _IF_STATS.pack(0, 0, 1 << (_IFLA_STATS_LINK_64 - 1))):
+            _, ifindex, _ = _IF_STATS.unpack_from(body)
+            stats = dict(_attributes(body[_IF_STATS.size :])).get(_IFLA_STATS_LINK_64, memoryview(b""))
+            found[ifindex] = struct.unpack_from(f"={min(len(stats) // 8, len(LINK_STATS))}Q", stats)
+    return cookie, found

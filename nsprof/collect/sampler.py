@@ -221,12 +221,7 @@ class Sampler:
         end_ns = time.monotonic_ns()
         idle = _idle_s()
         used_s = _own_usage_s() - self._window["usage"]
-        counts = np.zeros((len(self.events), loader.possible_cpus()), "u8")
-        throttled = np.zeros(len(self.events), "i8")
-        for each in state.opened:
-            counts[each.event, each.cpu] = struct.unpack("<QQQ", os.read(each.fd, 24))[0]
-            throttled[each.event] += _throttles(each.ring)
-        tallies = np.stack([state.tallies.get(number, loader.possible_cpus()) for number in range(len(self.events))])
+        counts, throttled, tallies = self._counted(state)
         self._detach(state)
         hits = int(tallies["hits"].sum())
         self._own_cpu_s += used_s + hits * self.cost_ns_per_hit / 1e9
@@ -244,6 +239,38 @@ class Sampler:
                 attach_ms=self._window["attach_ms"],
             )
         )
+
+    def _counted(self, state: _State) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Events' own counts by CPU, throttles and tallies of the window up to now."""
+        counts = np.zeros((len(self.events), loader.possible_cpus()), "u8")
+        throttled = np.zeros(len(self.events), "i8")
+        for each in state.opened:
+            counts[each.event, each.cpu] = struct.unpack("<QQQ", os.read(each.fd, 24))[0]
+            throttled[each.event] += _throttles(each.ring)
+        tallies = np.stack([state.tallies.get(number, loader.possible_cpus()) for number in range(len(self.events))])
+        return counts, throttled, tallies
+
+    def so_far(self) -> Window:
+        """What the running window has counted up to now; the window goes on. Raises ProbeError when none runs."""
+        state = self._loaded()
+        if not state.opened:
+            raise ProbeError("no window is running")
+        counts, throttled, tallies = self._counted(state)
+        before, idle = self._window["idle"], _idle_s()
+        return Window(
+            start_ns=self._window["start_ns"],
+            end_ns=time.monotonic_ns(),
+            counts=counts,
+            throttled=throttled,
+            tallies=tallies,
+            idle_s={cpu: idle[cpu] - before[cpu] for cpu in idle if cpu in before},
+            attach_ms=self._window["attach_ms"],
+        )
+
+    def probes_cost_s(self) -> float:
+        """CPU seconds that the hop probes have cost so far, the running window included; 0.0 without them."""
+        state = self._loaded()
+        return state.hop.cost_s() if state.hop is not None else 0.0
 
     def _detach(self, state: _State) -> None:
         _close_events(state.opened)

@@ -16,7 +16,7 @@ from nsprof.kernelnames import context_of
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Context, Device, Event, FrameKind, Lateness, Losses, Namespace, Samples
 
-__all__ = ["RawBatch", "Window", "add_batch", "after_interrupt_enable", "losses"]
+__all__ = ["RawBatch", "Window", "add_batch", "after_interrupt_enable", "kernel_names", "losses"]
 
 _NO_STACK = "[no stack]"
 _USER = "[user]"
@@ -259,6 +259,12 @@ class _Resolver:
                 part.append(self.builder.frame(name or "[unknown]", module, FrameKind.USER))
         self._users[key, tgid] = part
         return part
+
+
+def kernel_names(symbols: KernelSymbols, record: Any) -> list[str]:
+    """Names of one stack record (STACK), leaf first; an address that belongs to nothing known is ""."""
+    addresses = record["address"][: int(record["length"])]
+    return [symbols[row].name for row in _frame_rows(symbols, addresses)]
 
 
 def _frame_rows(symbols: KernelSymbols, addresses: NDArray[np.uint64]) -> list[int]:
