@@ -46,9 +46,11 @@ def annotate(measurement: Measurement, function: str, vmlinux: Path | None = Non
         if part is None:
             continue
         count = each.count / measurement.repetitions
-        scaled = [value / measurement.repetitions for value in (each.l1d, each.l1i, each.l2)]
+        l1d, l1i, l2 = (value / measurement.repetitions for value in (each.l1d, each.l1i, each.l2))
         offset = each.address - part[0]
-        found.append(AnnotatedLine(each.address, offset, part[2], count, *scaled, each.text, count != before))
+        found.append(
+            AnnotatedLine(each.address, offset, part[2], count, l1d, l1i, l2, each.text, block=count != before)
+        )
         before = count
     if not found:
         import difflib

@@ -102,8 +102,7 @@ def program_files(program: str) -> dict[str, Path]:
 def archive(kernel: Kernel, job: GuestJob) -> bytes:
     """The initramfs: a part that all jobs on this kernel share (cached), and the job's own. Raises VmError."""
     plan = job.plan
-    wanted = [*MODULES, *(plan.modules if plan else ())]
-    chain = initramfs.module_chain(kernel, wanted)
+    chain = _chain(kernel, plan)
     files: dict[str, bytes | Path] = {"/bin/traffic": tcg_build.traffic()}
     for program in ("ip", *(plan.programs if plan else ())):
         files.update(program_files(program))
@@ -133,9 +132,22 @@ def archive(kernel: Kernel, job: GuestJob) -> bytes:
     return base.read_bytes() + initramfs.cpio([initramfs.Entry("job.cpio", stat.S_IFREG | 0o644, blob)])
 
 
+def _chain(kernel: Kernel, plan: Plan | None) -> list[Path]:
+    """The module files in order of loading. Raises VmError naming the module that the kernel lacks."""
+    extra = plan.modules if plan else ()
+    # nf_tables' checksum library asks the crypto layer for an algorithm by name, which no dependency list tells.
+    first = ("crc32c_generic",) if "nf_tables" in extra else ()
+    chains = (
+        initramfs.module_chain(kernel, MODULES),
+        initramfs.module_chain(kernel, (), optional=first),
+        initramfs.module_chain(kernel, extra),
+    )
+    return list(dict.fromkeys(path for chain in chains for path in chain))
+
+
 def modules_key(kernel: Kernel, plan: Plan | None) -> str:
     """A word that is the same where the same modules are loaded in the same order on the same kernel."""
-    chain = initramfs.module_chain(kernel, [*MODULES, *(plan.modules if plan else ())])
+    chain = _chain(kernel, plan)
     digest = hashlib.sha256(kernel.image.read_bytes())
     for path in chain:
         digest.update(path.read_bytes())

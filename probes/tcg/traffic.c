@@ -401,7 +401,7 @@ int main(int argc, char **argv)
 	if (!strcmp(workload, "command")) {
 		if (!command || !*command)
 			die("no command");
-		warmup = 0;
+		warmup = 1;
 		measure(run_command);
 		fflush(stdout);
 		MARK(3, 0);

@@ -59,7 +59,7 @@ def test_command_of_the_users_own_is_counted_per_skb(tmp_path: Path) -> None:
     done = _run(*words, "--", "busybox", "ping", "-c", "3", "-A", "198.18.0.1")
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["scenarios"]
-    assert row["denominators"]["skb"] == 6  # three requests, three answers
+    assert 6 <= row["denominators"]["skb"] <= 8  # three requests, three answers, now and then an ARP exchange
     assert row["functions"]["br_handle_frame"] > 0
     assert "icmp_echo" in row["functions"] or "icmp_rcv" in row["functions"]
     assert profile.exists()
