@@ -9,6 +9,7 @@ import socket
 import struct
 import subprocess
 from contextlib import ExitStack
+from pathlib import Path
 
 from nsprof.model.scenario import TopologySpec
 from nsprof.netns import entered, spawn
@@ -89,8 +90,8 @@ def sysctl(where: str, name: str, value: str) -> Apply:
     """A setting of the namespace."""
 
     def apply(topo: Topology, stack: ExitStack) -> None:
-        with entered(_path(topo, where)), open(f"/proc/sys/net/{name}", "w") as file:
-            file.write(value)
+        with entered(_path(topo, where)):
+            Path("/proc/sys/net", name).write_text(value)
 
     return apply
 
@@ -320,3 +321,14 @@ PAIRS: tuple[Fault, ...] = (
         both=("ip-fragmentation", "netfilter-rules"),
     ),
 )
+
+#: A/A pairs: the clean sides of some faults against themselves; there must be no finding.
+TWINS: tuple[Fault, ...] = tuple(
+    fault.twin
+    for fault in FAULTS
+    if fault.name
+    in {
+        "nft-2000-output", "nft-1000-output-v6", "nft-1000-forward", "tso-gso-off", "fragments-3", "packet-socket",
+        "bridge-netfilter", "xdp-generic", "tiny-receive-buffer", "hop-bridge", "small-writes", "policy-rules-1000",
+    }
+)  # fmt: skip

@@ -84,7 +84,7 @@ def command(
         kind, parts = "kernel-diff", render.kernel_diff_parts(result)
     else:
         base, base_name, new, new_name = _sides(profile, baseline, scenario)
-        names = {"base_scenario": base_name, "new_scenario": new_name}
+        names: dict[str, Any] = {"base_scenario": base_name, "new_scenario": new_name}
         if function:
             result = causes.explain_function(base, new, function, **names, **common)
             kind, parts = "explain-function", render.function_parts(result)

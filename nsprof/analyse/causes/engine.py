@@ -18,7 +18,7 @@ from nsprof.analyse.causes import forbids, weigh
 from nsprof.analyse.causes.case import Case, case_of
 from nsprof.analyse.causes.owners import Claims, claims_of, matching
 from nsprof.analyse.causes.registry import rules as all_rules
-from nsprof.analyse.causes.rule import Rule, Seen
+from nsprof.analyse.causes.rule import Rule, Seen, Spread
 from nsprof.analyse.comparing import Sides, two_sides
 from nsprof.analyse.selection import Filter
 from nsprof.analyse.stacks import function_table, leaf_functions, row_categories, totals_by_run
@@ -27,6 +27,9 @@ from nsprof.model.results import DeltaRow, Evidence, Explanation, Finding, Sugge
 from nsprof.units import format_quantity
 
 __all__ = ["explain"]
+
+#: A repeated pass is not quite as dear as the first: caches are warm, or no longer.
+_SLACK = 1.5
 
 _Array = NDArray[np.float64]
 
@@ -187,7 +190,19 @@ class _Engine:
                 other = by_name.get(name)
                 if other is not None and not other.seen:
                     self.heirs[other.number] = j.number
+        self._repeated(judged)
         return [j for j in judged if j.number not in self.heirs]
+
+    def _repeated(self, judged: list[_Judged]) -> None:
+        """Where a cause makes the path run `ratio` times as often, whatever else is on the path costs as much more:
+        that alone does not make it a cause of its own."""
+        spread = [(j.rule.spread.ratio(self.case), j) for j in judged if j.rule.spread and len(j.kinds) >= 2]
+        if not spread:
+            return
+        ratio, widest = max(spread, key=lambda pair: pair[0])
+        for j in judged:
+            if j is not widest and not j.seen and 0 < j.weight.new <= ratio * _SLACK * j.weight.base:
+                self.heirs.setdefault(j.number, widest.number)
 
     def _delta(self, cost: tuple[_Array, _Array] | None) -> float:
         return float(cost[1].mean() - cost[0].mean()) if cost is not None else 0.0
@@ -215,19 +230,19 @@ class _Engine:
         spread = [(j.rule.spread.ratio(self.case), j) for j in accepted if j.rule.spread is not None]
         if spread:
             _, widest = max(spread, key=lambda pair: pair[0])
-            shares = self._spread(widest, owner, shares, rest)
+            shares = self._spread(widest, widest.rule.spread, owner, shares, rest)
         return shares
 
     def _spread(
         self,
         widest: _Judged,
+        spread: Spread | None,
         owner: NDArray[np.int64],
         shares: dict[int, tuple[_Array, _Array]],
         rest: tuple[_Array, _Array],
     ) -> dict[int, tuple[_Array, _Array]]:
         """The unowned part of the path that a cause makes run more often goes to it."""
-        assert widest.rule.spread is not None
-        wanted = np.isin(categories.ALL, widest.rule.spread.categories)
+        wanted = np.isin(categories.ALL, spread.categories if spread is not None else ())
         taken = []
         for v, t, k in zip(self.sides.views, self.sides.tables, self.claims.key, strict=True):
             mine = wanted[row_categories(v, t)] & (owner[k] == -1)

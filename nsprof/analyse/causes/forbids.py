@@ -31,8 +31,8 @@ FOREIGN = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`functions`: no conclusion from functions; `alone`: none from functions alone; `counters`: none from counters per
-    unit; `lines` say why."""
+    """`functions`: no conclusion from functions; `alone`: none from functions alone; `counters`: none from counters
+    per unit; `lines` say why."""
 
     functions: bool = False
     alone: bool = False
@@ -55,8 +55,8 @@ def limits_of(case: Case, samples: tuple[float, float]) -> Limits:
         if MOST < skid <= NEARLY_ALL:
             alone = True
             lines.append(
-                f"{case.sides.titles[number]}: {skid:.0%} of the samples arrived late (skid), so that the time of their "
-                "functions is not known; no cause is concluded from functions alone"
+                f"{case.sides.titles[number]}: {skid:.0%} of the samples arrived late (skid), so that the "
+                "time of their functions is not known; no cause is concluded from functions alone"
             )
     if measure.per in ("share", "second", "") and not exact:
         counters = True
@@ -128,7 +128,6 @@ def answer_of(
     around = total.interval
     level = around is not None and around.low <= 0 <= around.high
     if level:
-        assert around is not None
         reasons.append("the total cost is not shown to differ: 0 lies in its 95 % interval")
     if not findings and (limits.functions or min(total.samples_base, total.samples_new) < FEW_SAMPLES):
         return "not enough data", [*limits.lines, *reasons]

@@ -13,13 +13,19 @@ from nsprof.analyse.causes.case import Case, Side
 from nsprof.analyse.causes.rule import Check, Seen
 
 __all__ = [
+    "busy_share",
+    "datapath_more",
     "device_fact",
+    "device_kinds",
     "ledger_rises",
+    "machine_differs",
     "more",
     "offload_lost",
     "rises",
+    "share_of",
     "size",
     "skbs_per_unit",
+    "slower",
     "space_fact",
     "workload",
 ]
@@ -146,3 +152,98 @@ def workload(words: Iterable[str]) -> Callable[[Side], tuple[str, ...]]:
         return tuple(dict.fromkeys(found))
 
     return find
+
+
+def slower(least: float = 0.1, *, must: bool = False) -> Check:
+    """Throughput of every run below that of every run at base, and at least `least` less on average."""
+
+    def look(case: Case) -> Seen | None:
+        base, new = case.base.values("throughput"), case.new.values("throughput")
+        if not len(base) or not len(new) or base.mean() <= 0 or new.max() >= base.min():
+            return None
+        lost = float(1 - new.mean() / base.mean())
+        return Seen("workload", f"throughput {-lost:+.0%}", "", lost) if lost >= least else None
+
+    about = f"throughput of every run is below base's, by {least:.0%} or more on average"
+    return Check("workload", about, look, must=must)
+
+
+def datapath_more(key: str, noun: str, *, least: int = 1) -> Check:
+    """A count of the snapshot's `datapath` that is higher than at base by `least` (see collect/datapath.py)."""
+
+    def look(case: Case) -> Seen | None:
+        before = {space: _count(facts, key) for space, facts in case.spaces(case.base)}
+        best: tuple[int, str] | None = None
+        for space, facts in case.spaces(case.new):
+            gained = _count(facts, key) - before.get(space, 0)
+            if gained >= least and (best is None or gained > best[0]):
+                best = gained, space
+        if best is None:
+            return None
+        return Seen("host", f"{best[0]:,} more {noun} in {best[1]} than at base", best[1])
+
+    return Check(
+        "host", f"{least} or more {noun} than at base", look, needs="nsprof bench, or nsprof record --in NETNS"
+    )
+
+
+def _count(facts: Mapping[str, Any], key: str) -> int:
+    value = (facts.get("datapath") or {}).get(key) or 0
+    return sum(value.values()) if isinstance(value, Mapping) else int(value)
+
+
+def device_kinds(*kinds: str) -> Check:
+    """Devices of these kinds (or drivers) in a namespace that has none of them at base."""
+
+    def there(facts: Mapping[str, Any]) -> tuple[str, ...]:
+        devices = facts.get("devices") or {}
+        return tuple(sorted(n for n, d in devices.items() if d.get("kind") in kinds))
+
+    def look(case: Case) -> Seen | None:
+        before = {space: there(facts) for space, facts in case.spaces(case.base)}
+        for space, facts in case.spaces(case.new):
+            gained = [n for n in there(facts) if n not in before.get(space, ())]
+            if gained:
+                shown = ", ".join(f"{n} ({facts['devices'][n].get('kind')})" for n in gained[:3])
+                return Seen("host", f"{shown} in {space} (base: none)", f"{gained[0]} in {space}")
+        return None
+
+    return Check("host", f"a device of kind {', '.join(kinds)} that base has not", look, needs="nsprof bench")
+
+
+def share_of(*counters: str, of: tuple[str, ...], least: float, noun: str, scope: str = "", why: str) -> Check:
+    """Counters as a share of others: at least `least`, and three times base's share."""
+
+    def look(case: Case) -> Seen | None:
+        shares = []
+        for side in (case.base, case.new):
+            whole = float(side.total(*of, scope=scope).sum())
+            part = float(side.total(*counters, scope=scope).sum())
+            shares.append(part / whole if whole else 0.0)
+        if shares[1] < least or shares[1] < 3 * shares[0]:
+            return None
+        return Seen(
+            "counters", f"{noun}: {shares[1]:.2%} (base: {shares[0]:.2%})", case.moved(*counters).place, shares[1]
+        )
+
+    return Check("counters", f"{noun} at least {least:.1%} and three times base's share: {why}", look, must=True)
+
+
+def machine_differs(test: Callable[[Side], str], noun: str) -> Check:
+    """A fact of the whole machine that differs between the sides; `test` gives it in words, "" where unknown."""
+
+    def look(case: Case) -> Seen | None:
+        one, two = test(case.base), test(case.new)
+        return Seen("host", f"{noun}: {two} (base: {one})") if one and two and one != two else None
+
+    return Check("host", f"{noun} differs between the sides", look)
+
+
+def busy_share(side: Side) -> float:
+    """Busy share of the busiest CPU of the device under test (of any CPU where none is named), mean over runs."""
+    shares = []
+    for run in side.run_objects:
+        cpus = [c for c in run.cpu_busy_s if not run.dut_cpus or c in run.dut_cpus]
+        if run.duration_s > 0 and cpus:
+            shares.append(max(run.cpu_busy_s[c] for c in cpus) / run.duration_s)
+    return sum(shares) / len(shares) if shares else float("nan")

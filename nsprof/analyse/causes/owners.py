@@ -1,4 +1,4 @@
-"""Which causes may own which sample: the walk from the leaf to the root that keeps every ns from being counted twice."""
+"""Which causes may own which sample: a walk from the leaf to the root, so that no ns is counted twice."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ The unit of evidence is the run. Two tests look at a cause's cost, because they 
   where the base has less than a tenth of the samples: between two sides that both run the code, samples of one run
   are not independent and this test would find too much.
 
-Without other evidence the p values are multiplied by the number of causes looked at (Bonferroni), so that of A/A pairs
-at most 5 % show anything; a cause for which independent evidence speaks was not picked out of many.
+Without other evidence the p values are multiplied by the number of causes looked at (Bonferroni), so that of A/A
+pairs at most 5 % show anything; a cause for which independent evidence speaks was not picked out of many.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from nsprof.model.results import Interval
 __all__ = ["ALPHA", "MIN_EFFECT", "Weight", "difference", "share", "weigh"]
 
 ALPHA = 0.05
-#: Smaller changes (of the base's total) are not named: perf-based projects see run-to-run spreads of 2 % of a total on
-#: quiet machines, and a change in code layout alone moves this much.
+#: Smaller changes (of the base's total) are not named: totals of runs on quiet machines spread by 2 %, and a change
+#: of code layout alone moves this much.
 MIN_EFFECT = 0.02
 #: Below so many samples of a cause even its presence is chance.
 FEW = 3

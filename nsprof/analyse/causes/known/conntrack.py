@@ -13,7 +13,8 @@ RULE = Rule(
     owns=(
         Owned(
             words(
-                "nf_conntrack_* nf_ct_* __nf_conntrack_* __nf_ct_* ipv4_conntrack_* ipv6_conntrack_* resolve_normal_ct "
+                "nf_conntrack_* nf_ct_* __nf_conntrack_* __nf_ct_* ipv4_conntrack_* ipv6_conntrack_* "
+                "resolve_normal_ct "
                 "nf_confirm ipv4_confirm ipv6_confirm hash_conntrack_raw destroy_conntrack nf_conntrack_in "
                 "tcp_in_window ipv4_conntrack_defrag ipv6_defrag nf_ct_get_tuple"
             ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsprof.analyse.causes.look import space_fact
+from nsprof.analyse.causes.look import datapath_more
 from nsprof.analyse.causes.rule import Owned, Rule, Try, words
 
 RULE = Rule(
@@ -11,13 +11,7 @@ RULE = Rule(
     what="Every frame that crosses the bridge walks the bridge family's chains.",
     owns=(Owned(words("ebt_do_table ebt_* ebtable_* nft_do_chain_bridge")),),
     signature=words("ebt_do_table nft_do_chain_bridge"),
-    checks=(
-        space_fact(
-            lambda f: (f.get("datapath") or {}).get("nft_rules"),
-            lambda space, now, before: f"{now} nftables rules in {space} (base: {before or 0})",
-            "more nftables rules in a namespace than at base",
-        ),
-    ),
+    checks=(datapath_more("nft_rules", "nftables rules"),),
     tries=(Try("use sets in the bridge family, or filter at the routed hop", "nft list ruleset bridge"),),
     source="net/bridge/netfilter/ebtables.c, nf_tables_bridge.c",
     threshold="no limit of its own: runs only where the bridge family is hooked",

@@ -18,6 +18,7 @@ RULE = Rule(
             "a bridge in a namespace that has none at base",
         ),
     ),
+    needs_check=True,
     tries=(
         Try(
             "route to the containers, or use macvlan on the wire, where no bridge is needed",

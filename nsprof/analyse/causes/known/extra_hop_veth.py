@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from nsprof.analyse.causes.case import Case
+from nsprof.analyse.causes.case import Case, Side
 from nsprof.analyse.causes.look import more, size
 from nsprof.analyse.causes.rule import Owned, Rule, Seen, Try, words
 
 
 def _crossed(case: Case) -> Seen | None:
-    def crossed(side_rows: list[tuple[str, object]]) -> int:
-        return sum(1 for place, values in side_rows if not place.startswith("lo in ") and float(values.sum()) > 0)  # type: ignore[attr-defined]
+    def crossed(side: Side) -> int:
+        rows = side.rows("tx_packets", "device")
+        return len([p for p, values in rows if not p.startswith("lo in ") and float(values.sum()) > 0])
 
-    base, new = (crossed(list(s.rows("tx_packets", "device"))) for s in (case.base, case.new))
+    base, new = crossed(case.base), crossed(case.new)
     moved = case.moved("tx_packets", scope="device")
     if new <= base or moved.delta <= 0:
         return None
@@ -23,12 +24,14 @@ def _crossed(case: Case) -> Seen | None:
 RULE = Rule(
     name="extra-hop-veth",
     title="one more pair of devices on the path (veth)",
-    what="Every packet is sent once more: device queue, the pair, the backlog of a CPU, and a softirq that receives it "
+    what="Every packet is sent once more: device queue, the pair, the backlog of a CPU, and a softirq that "
+    "receives it "
     "in the other namespace.",
     owns=(
         Owned(
             words(
-                "veth_xmit veth_poll veth_xdp_rcv veth_xdp_rcv_skb __veth_xdp_flush veth_forward_skb veth_get_stats64 "
+                "veth_xmit veth_poll veth_xdp_rcv veth_xdp_rcv_skb __veth_xdp_flush veth_forward_skb "
+                "veth_get_stats64 "
                 "__dev_forward_skb __dev_forward_skb2 skb_scrub_packet"
             )
         ),

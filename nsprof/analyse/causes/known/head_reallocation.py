@@ -8,7 +8,8 @@ from nsprof.analyse.causes.rule import Owned, Rule, Try, words
 RULE = Rule(
     name="head-reallocation",
     title="skb heads are copied into new memory (headroom, cloned headers)",
-    what="A device that pushes more header than the headroom reserved for it, or writes into a cloned head, makes the "
+    what="A device that pushes more header than the headroom reserved for it, or writes into a cloned head, "
+    "makes the "
     "kernel allocate a new head and copy the old one. The function itself looks cheap, its memcpy and slab frames do "
     "not.",
     owns=(
@@ -27,7 +28,8 @@ RULE = Rule(
     checks=(ledger_rises("head realloc", least=0.05, why="one in twenty packets already shows in a mean"),),
     tries=(
         Try(
-            "find who lacks headroom in the callers of pskb_expand_head; raise needed_headroom or the MTU of that device",
+            "find who lacks headroom in the callers of pskb_expand_head; raise needed_headroom or the MTU of "
+            "that device",
             "nsprof explain NEW --baseline BASE --function pskb_expand_head",
         ),
     ),

@@ -30,12 +30,14 @@ def _each(case: Case) -> Seen | None:
 RULE = Rule(
     name="ip-fragmentation",
     title="IP fragmentation and reassembly",
-    what="Datagrams larger than a device's MTU are cut into fragments, each of which passes the rest of the path as a "
+    what="Datagrams larger than a device's MTU are cut into fragments, each of which passes the rest of the "
+    "path as a "
     "packet of its own and is kept in a queue until all have come.",
     owns=(
         Owned(
             words(
-                "ip_do_fragment ip_fragment* ip6_fragment ip6_finish_output_gso_slowpath_drop ip_frag_* ip_fraglist_* "
+                "ip_do_fragment ip_fragment* ip6_fragment ip6_finish_output_gso_slowpath_drop ip_frag_* "
+                "ip_fraglist_* "
                 "ip_defrag ip_frag_queue inet_frag_* ip6_frag_* ipv6_frag_rcv ip_local_deliver_frag ip_check_defrag "
                 "nf_ct_frag6_* ip_frag_reasm inet_frag_reasm_*"
             )

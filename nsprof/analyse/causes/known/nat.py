@@ -12,7 +12,8 @@ RULE = Rule(
     owns=(
         Owned(
             words(
-                "nf_nat_* __nf_nat_* nft_nat_* nf_nat_inet_fn iptable_nat_* masquerade_* nft_masq_* l4proto_manip_pkt "
+                "nf_nat_* __nf_nat_* nft_nat_* nf_nat_inet_fn iptable_nat_* masquerade_* nft_masq_* "
+                "l4proto_manip_pkt "
                 "get_unique_tuple nf_xfrm_me_harder"
             )
         ),

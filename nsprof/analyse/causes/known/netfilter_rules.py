@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from nsprof.analyse.causes.look import space_fact
+from nsprof.analyse.causes.look import datapath_more, space_fact
 from nsprof.analyse.causes.rule import Owned, Rule, Try, words
 
-_COUNT = space_fact(
-    lambda f: (f.get("datapath") or {}).get("nft_rules"),
-    lambda space, now, before: f"{now} nftables rules in {space} (base: {before or 0})",
-    "more nftables rules in a namespace than at base",
-)
+_COUNT = datapath_more("nft_rules", "nftables rules")
 _LEGACY = space_fact(
     lambda f: (f.get("datapath") or {}).get("iptables"),
     lambda space, now, before: (

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from nsprof.analyse.causes.look import space_fact
+from nsprof.analyse.causes.look import datapath_more
 from nsprof.analyse.causes.rule import Owned, Rule, Try, words
 
 RULE = Rule(
     name="packet-socket",
     title="a packet socket (tcpdump, a DHCP client, an agent) sees every packet",
-    what="A packet socket on all protocols gets a clone of every packet sent and received in its namespace, and a time "
+    what="A packet socket on all protocols gets a clone of every packet sent and received in its namespace, and "
+    "a time "
     "stamp for each; one forgotten capture has been the whole story before.",
     owns=(
         Owned(
@@ -19,13 +20,7 @@ RULE = Rule(
         ),
     ),
     signature=words("dev_queue_xmit_nit packet_rcv tpacket_rcv"),
-    checks=(
-        space_fact(
-            lambda f: (f.get("datapath") or {}).get("packet_sockets"),
-            lambda space, now, before: f"{now} packet sockets in {space} (base: {before or 0})",
-            "/proc/net/packet lists more sockets than at base",
-        ),
-    ),
+    checks=(datapath_more("packet_sockets", "packet sockets"),),
     tries=(Try("find the owner and end it, or give it a filter and one device", "ss -0pn"),),
     source="net/core/dev.c dev_queue_xmit_nit(); packet(7)",
     threshold="no limit of its own: the functions run only with a packet socket",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsprof.analyse.causes.case import Case
-from nsprof.analyse.causes.look import more
+from nsprof.analyse.causes.look import more, slower
 from nsprof.analyse.causes.rule import Rule, Seen, Try
 
 #: Below one segment in a thousand loss does not limit throughput of a short path (Mathis: rate ~ 1/sqrt(p)).
@@ -27,15 +27,6 @@ def _look(case: Case) -> Seen | None:
     )
 
 
-def _slower(case: Case) -> Seen | None:
-    base, new = case.base.values("throughput"), case.new.values("throughput")
-    if not len(base) or not len(new) or new.max() >= base.min():
-        return None
-    return Seen(
-        "workload", f"throughput {new.mean() / base.mean() - 1:+.0%}", "", float(1 - new.mean() / base.mean())
-    )
-
-
 RULE = Rule(
     name="retransmits",
     title="lost packets are sent again (TCP retransmits)",
@@ -47,7 +38,7 @@ RULE = Rule(
             f"at least {_LEAST:.1%} of the segments are repeated, and 3 times base's share",
             must=True,
         ),
-        more(_slower, "workload", "throughput of every run is below that of every run at base"),
+        slower(),
     ),
     not_cpu=True,
     tries=(

@@ -8,7 +8,8 @@ from nsprof.analyse.causes.rule import Owned, Rule, Try, words
 RULE = Rule(
     name="software-checksum",
     title="checksums are reckoned in software",
-    what="Without checksum offload the kernel reads all payload once more to add it up, at the sender (or in the copy "
+    what="Without checksum offload the kernel reads all payload once more to add it up, at the sender (or in "
+    "the copy "
     "from the user), and once more at the receiver.",
     owns=(
         Owned(
@@ -17,7 +18,8 @@ RULE = Rule(
                 "csum_and_copy_from_iter_full csum_partial_copy_generic csum_partial_copy_from_user "
                 "csum_and_copy_from_user __skb_checksum_complete __skb_checksum_complete_head "
                 "skb_copy_and_csum_datagram_msg skb_copy_and_csum_datagram skb_copy_and_csum_bits "
-                "csum_and_copy_to_iter csum_partial_copy_nocheck csum_and_copy_from_user_iter __skb_gro_checksum_complete "
+                "csum_and_copy_to_iter csum_partial_copy_nocheck csum_and_copy_from_user_iter "
+                "__skb_gro_checksum_complete "
                 "csum_and_memcpy csum_partial_copy_generic_c tcp_checksum_complete udp_lib_checksum_complete"
             ),
             not_under=words("skb_segment vxlan_xmit vxlan_xmit_one vxlan_rcv nf_nat_manip_pkt icmp_send __icmp_send"),

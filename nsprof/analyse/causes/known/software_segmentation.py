@@ -34,7 +34,8 @@ RULE = Rule(
         Owned(
             words(
                 "__skb_gso_segment skb_mac_gso_segment skb_segment skb_segment_list tcp_gso_segment tcp4_gso_segment "
-                "tcp6_gso_segment inet_gso_segment ipv6_gso_segment skb_gso_segment __udp_gso_segment udp4_ufo_fragment"
+                "tcp6_gso_segment inet_gso_segment ipv6_gso_segment skb_gso_segment __udp_gso_segment "
+                "udp4_ufo_fragment"
             )
         ),
     ),

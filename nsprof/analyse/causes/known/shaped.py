@@ -1,0 +1,36 @@
+"""Traffic is shaped: a qdisc holds packets back."""
+
+from __future__ import annotations
+
+from nsprof.analyse.causes.case import Case
+from nsprof.analyse.causes.look import device_fact, more, slower
+from nsprof.analyse.causes.rule import Rule, Seen, Try
+
+_SHAPERS = {"tbf", "htb", "hfsc", "cake", "netem", "cbq", "etf", "taprio"}
+
+
+def _held(case: Case) -> Seen | None:
+    moved = case.moved("qdisc.overlimits", scope="device")
+    if moved.delta <= 0 or float(moved.new.min()) <= float(moved.base.max()):
+        return None
+    return Seen("counters", f"a qdisc held packets back {moved.new.mean():.3g} times a {case.per}", moved.place)
+
+
+RULE = Rule(
+    name="shaped",
+    title="traffic is shaped (a qdisc limits the rate or adds delay)",
+    what="A rate limit or a delay keeps packets waiting; no CPU time is spent on it.",
+    checks=(
+        device_fact(
+            lambda f: tuple(sorted(_SHAPERS & {f.get("qdisc"), *(f.get("qdiscs") or ())})),
+            lambda space, name, now, before: f"{', '.join(now)} on {name} in {space} (base: none)",
+            "a shaping qdisc that base has not",
+        ),
+        more(_held, "counters", "overlimits of a qdisc go up in every run: it delayed packets", must=True),
+        slower(),
+    ),
+    not_cpu=True,
+    tries=(Try("raise the rate, or look whether it is meant", "tc -s qdisc show dev DEV"),),
+    source="tc-tbf(8), tc-htb(8); net/sched/sch_tbf.c",
+    threshold="overlimits in every run",
+)

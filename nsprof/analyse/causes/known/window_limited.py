@@ -1,0 +1,76 @@
+"""TCP waits for the receiver's or the sender's window."""
+
+from __future__ import annotations
+
+from nsprof.analyse.causes.case import Case
+from nsprof.analyse.causes.look import busy_share, more, slower, workload
+from nsprof.analyse.causes.rule import Rule, Seen, Try
+
+_SIZES = workload(("-s", "-S", "-w"))
+
+
+def _zero(case: Case) -> Seen | None:
+    names = (
+        "TcpExt.TCPToZeroWindowAdv",
+        "TcpExt.TCPFromZeroWindowAdv",
+        "TcpExt.TCPWantZeroWindowAdv",
+        "TcpExt.TCPRcvQDrop",
+        "TcpExt.TCPRcvCollapsed",
+        "TcpExt.PruneCalled",
+    )
+    moved = case.moved(*names, scope="netns")
+    per_segment = float(case.new.total(*names, scope="netns").sum()) / max(
+        1.0, float(case.new.total("Tcp.OutSegs", scope="netns").sum())
+    )
+    if per_segment < 0.001 or moved.delta <= 0 or moved.new.mean() < 3 * moved.base.mean():
+        return None
+    return Seen(
+        "counters",
+        f"zero windows or a full receive queue {per_segment:.2%} of the segments",
+        moved.place,
+        per_segment,
+    )
+
+
+def _smaller(case: Case) -> Seen | None:
+    one, two = _SIZES(case.base), _SIZES(case.new)
+    return (
+        Seen("workload", f"socket buffers {', '.join(two)} (base: {', '.join(one) or 'default'})")
+        if two and one != two
+        else None
+    )
+
+
+def _window(case: Case) -> Seen | None:
+    return _zero(case) or _smaller(case)
+
+
+def _waiting(case: Case) -> Seen | None:
+    busy = busy_share(case.new)
+    return Seen("counters", f"the CPU under test is busy {busy:.0%} only") if busy < 0.9 else None
+
+
+RULE = Rule(
+    name="window-limited",
+    title="TCP waits for a window (receiver or socket buffer too small)",
+    what="No more than a window can be under way; rate = window / round trip, and CPUs wait meanwhile.",
+    checks=(
+        slower(),
+        more(
+            _window,
+            "counters",
+            "zero windows or a pruned queue on one segment in a thousand and 3 times base's, or other buffers",
+            must=True,
+        ),
+        more(_waiting, "counters", "the busiest CPU under test is busy less than 90 %"),
+    ),
+    not_cpu=True,
+    tries=(
+        Try(
+            "leave the buffers to auto-tuning, and raise its limits",
+            "sysctl -w net.ipv4.tcp_rmem='4096 131072 33554432'",
+        ),
+    ),
+    source="RFC 7323 section 1.1 (rate = window / RTT); tcp(7)",
+    threshold="one segment in a thousand",
+)
