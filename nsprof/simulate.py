@@ -40,6 +40,7 @@ __all__ = [
     "Measurement",
     "SimulateOptions",
     "measure_all",
+    "measure_each",
     "newest_kernel",
     "profile_of",
 ]
@@ -182,36 +183,48 @@ def measure_all(options: SimulateOptions, progress: Callable[[str], None] | None
 
     Raises UsageError or VmError; no QEMU is left running then. `progress` hears of each finished boot.
     """
-    _check(options)
-    api = tcg_build.api_version(options.qemu or qemu_program())
-    tcg_build.plugin(api)
+    return measure_each([options], progress)[0]
+
+
+def measure_each(
+    points: Sequence[SimulateOptions], progress: Callable[[str], None] | None = None
+) -> list[list[Measurement]]:
+    """`measure_all` for several options, all boots in one queue."""
+    work: list[tuple[int, SimulateOptions, kernels.Kernel, Plan, int]] = []
+    resolved: dict[str, kernels.Kernel] = {}
+    for number, options in enumerate(points):
+        _check(options)
+        plans = [_plan(options, scenario) for scenario in options.scenarios]
+        for spec in options.kernels:
+            kernel = resolved.get(spec) or kernels.resolve(spec, modules=options.modules)
+            resolved[spec] = kernel
+            work += [(number, options, kernel, plan, seed) for plan in plans for seed in options.seeds]
+    tcg_build.plugin(tcg_build.api_version(points[0].qemu or qemu_program()))
     tcg_build.traffic()
     tcg_machine.start_all()
-    resolved = [kernels.resolve(spec, modules=options.modules) for spec in options.kernels]
-    plans = {scenario: _plan(options, scenario) for scenario in options.scenarios}
-    work = [(k, scenario, seed) for k in resolved for scenario in options.scenarios for seed in options.seeds]
-    jobs = options.jobs or max(1, min(len(os.sched_getaffinity(0)), len(work)))
-    for kernel in resolved:  # the symbols first: boots at once would wait for one another
-        for plan in {p.modules: p for p in plans.values()}.values():
-            tcg_machine.symbols(kernel, plan, _boot_options(options, options.seed))
+    ready: set[tuple[str, tuple[str, ...]]] = set()
+    for _, options, kernel, plan, seed in work:  # the symbols first: boots at once would wait for one another
+        if (kernel.spec, plan.modules) not in ready:
+            ready.add((kernel.spec, plan.modules))
+            tcg_machine.symbols(kernel, plan, _boot_options(options, seed))
 
-    def one(item: tuple[kernels.Kernel, str, int]) -> Measurement:
-        kernel, scenario, seed = item
-        measured = measure(options, kernel, plans[scenario], seed)
+    def one(item: tuple[int, SimulateOptions, kernels.Kernel, Plan, int]) -> Measurement:
+        _, options, kernel, plan, seed = item
+        measured = measure(options, kernel, plan, seed)
         if progress is not None:
-            progress(f"{kernel.release} {scenario} seed {seed}: {measured.instructions:,.0f} instructions")
+            progress(f"{kernel.release} {plan.name} seed {seed}: {measured.instructions:,.0f} instructions")
         return measured
 
-    if jobs == 1:
-        return [one(item) for item in work]
-    with ThreadPoolExecutor(max_workers=jobs) as pool:
+    jobs = points[0].jobs or len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(max_workers=max(1, min(jobs, len(work)))) as pool:
         futures = [pool.submit(one, item) for item in work]
         try:
-            return [future.result() for future in futures]
+            done = [future.result() for future in futures]
         except BaseException:
             tcg_machine.stop_all()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
+    return [[m for m, item in zip(done, work, strict=True) if item[0] == number] for number in range(len(points))]
 
 
 def newest_kernel() -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from nsprof.errors import UsageError
 from nsprof.render.tables import Column, Grid, Lines, Part
-from nsprof.simulate import Measurement, SimulateOptions, measure_all
+from nsprof.simulate import Measurement, SimulateOptions, measure_each
 from nsprof.simulate_report import Group, delta_rows, groups_of
 
 __all__ = ["SWEEPABLE", "Sweep", "options_at", "parse_sweep", "slope", "sweep", "sweep_parts"]
@@ -50,8 +50,8 @@ def sweep(
 ) -> tuple[list[Sweep], list[Measurement]]:
     """Measure every value. The measurements' scenarios are called like "veth-bridge containers=10"."""
     points, everything = [], []
-    for value in values:
-        measured = measure_all(options_at(options, name, value), progress)
+    every = measure_each([options_at(options, name, value) for value in values], progress)
+    for value, measured in zip(values, every, strict=True):
         points.append(Sweep(value, tuple(groups_of(measured))))
         everything += [replace(m, scenario=f"{m.scenario} {name}={value}") for m in measured]
     return points, everything

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from nsprof.errors import VmError
-from nsprof.simulate import Measurement, SimulateOptions, measure_all, profile_of
+from nsprof.simulate import Measurement, SimulateOptions, measure_all, measure_each, profile_of
 from nsprof.simulate_paths import expected_calls
+from nsprof.simulate_plans import Perturbations
 from nsprof.simulate_report import delta_rows, groups_of
 from nsprof.vm import kernels, tcg_machine, tcg_output
 from nsprof.vm.guest_minimal import GuestJob
@@ -225,6 +226,18 @@ def test_footprints_are_the_same_in_every_sample_and_boot() -> None:
         assert len({s.sum_of("text-lines") for s in alike}) == 1
         assert len({s.sum_of("data-lines") for s in alike}) == 1
         assert len([line for line in m.sample.lines() if line.text]) == m.sample.sum_of("text-lines")
+
+
+def test_one_more_rule_costs_the_same_each_time_and_in_the_right_functions() -> None:
+    points = [replace(BASE, scenarios=("veth-route",), perturbations=Perturbations(rules=n)) for n in (1, 2, 3)]
+    one, two, three = (each[0].functions() for each in measure_each(points))
+    steps = [
+        {name: more.get(name, 0.0) - count for name, count in less.items() if more.get(name) != count}
+        for less, more in ((one, two), (two, three))
+    ]
+    assert steps[0]["nft_do_chain"] == steps[1]["nft_do_chain"] > 0
+    # What else moves is a step more or less in a hash bucket (a route's or a neighbour's).
+    assert all(abs(change) <= 40 for step in steps for name, change in step.items() if not name.startswith("nft"))
 
 
 def test_newer_qemu_with_its_own_plugin_interface_counts_the_same(
