@@ -9,7 +9,7 @@
 
 /* What is counted for each node of the call tree. The first two come from the inline counters. */
 enum quantity {
-	INSTRUCTIONS, /* a rep string instruction is one */
+	INSTRUCTIONS,	/* a rep string instruction is one */
 	REP_ITERATIONS, /* its repetitions after the first execution, apart */
 	LOADS,
 	STORES,
@@ -21,7 +21,8 @@ enum quantity {
 	QUANTITIES
 };
 
-/* Incremented by translated code, so they count every executed instruction, whatever happens after it. */
+/* Incremented by translated code, so they count every executed instruction, whatever happens after
+ * it. */
 struct live_counters {
 	uint64_t kernel; /* executions of kernel instructions */
 	uint64_t user;
@@ -38,7 +39,8 @@ struct symbol {
 	char *name;
 };
 extern struct symbol *symbols;
-extern int symbol_count; /* symbols[symbol_count] is [unknown], symbols[symbol_count + 1] is [user] */
+extern int
+    symbol_count; /* symbols[symbol_count] is [unknown], symbols[symbol_count + 1] is [user] */
 bool symbols_load(const char *path);
 int symbol_at(uint64_t address);
 bool is_fork_return(int function);
@@ -60,20 +62,20 @@ struct block {
 	struct block *next;
 };
 struct tree_statistics {
-	uint64_t calls, returns, matched, redirected, unmatched, recovered, tail_jumps, crossings, interrupts,
-	    interrupt_returns, interrupt_unmatched, entries, local_calls, forks;
+	uint64_t calls, returns, matched, redirected, unmatched, recovered, tail_jumps, crossings,
+	    interrupts, interrupt_returns, interrupt_unmatched, entries, local_calls, forks;
 };
 extern struct tree_statistics tree_statistics;
 extern struct node *nodes;
 extern uint32_t node_count;
 
 void tree_init(void);
-void tree_reset(void); /* the CPU is in user mode, nothing is pending */
-void tree_new_epoch(void); /* all nodes read as zero */
+void tree_reset(void);			      /* the CPU is in user mode, nothing is pending */
+void tree_new_epoch(void);		      /* all nodes read as zero */
 uint32_t tree_touched(const uint32_t **list); /* nodes with counts in this epoch */
 struct node *tree_here(void);
 bool tree_in_user(void);
-void tree_flush(void); /* charge what the live counters gained to the current node */
+void tree_flush(void);	/* charge what the live counters gained to the current node */
 void tree_forget(void); /* what they gained is charged to nobody */
 void tree_block(const struct block *block);
 void tree_crossing(int function);
@@ -90,8 +92,8 @@ void lines_new_sample(void);
 struct misses {
 	uint32_t l1, l2;
 };
-struct misses lines_data(struct node *node, uint64_t address, uint64_t physical, unsigned size, bool store,
-			 uint64_t instruction);
+struct misses lines_data(struct node *node, uint64_t address, uint64_t physical, unsigned size,
+			 bool store, uint64_t instruction);
 struct misses lines_text(struct node *node, uint64_t address);
 void lines_write(FILE *out);
 /* Physical page of a virtual one as seen earlier in this sample; 0 when it has to be asked for. */

@@ -1,7 +1,8 @@
-/* Cache lines: which ones a sample touches (footprint), and which of them caches of a given size would miss.
+/* Cache lines: which ones a sample touches (footprint), and which of them caches of a given size
+ * would miss.
  *
- * Caches are set-associative with true LRU, 64-byte lines, indexed and tagged by physical address, write-allocate;
- * L2 holds data and text. No prefetch, no speculation, no page walks, no other CPU.
+ * Caches are set-associative with true LRU, 64-byte lines, indexed and tagged by physical address,
+ * write-allocate; L2 holds data and text. No prefetch, no speculation, no page walks, no other CPU.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -46,10 +47,14 @@ static struct {
 
 bool lines_cache(const char *name, const char *geometry)
 {
-	struct cache *cache = !strcmp(name, "l1d") ? &l1d : !strcmp(name, "l1i") ? &l1i : !strcmp(name, "l2") ? &l2 : NULL;
+	struct cache *cache = !strcmp(name, "l1d")   ? &l1d
+			      : !strcmp(name, "l1i") ? &l1i
+			      : !strcmp(name, "l2")  ? &l2
+						     : NULL;
 	unsigned kib, ways;
 
-	if (!cache || sscanf(geometry, "%u:%u", &kib, &ways) != 2 || !ways || kib * 1024 / 64 / ways == 0)
+	if (!cache || sscanf(geometry, "%u:%u", &kib, &ways) != 2 || !ways ||
+	    kib * 1024 / 64 / ways == 0)
 		return false;
 	cache->ways = ways;
 	cache->sets = kib * 1024 / 64 / ways;
@@ -118,7 +123,8 @@ static struct line *line_at(uint64_t line, bool text)
 
 static void touch(uint64_t line, int function, bool text)
 {
-	struct toucher **head = &touchers[hash64(line ^ (uint64_t)function << 40, LINE_BITS)], *found;
+	struct toucher **head = &touchers[hash64(line ^ (uint64_t)function << 40, LINE_BITS)],
+		       *found;
 
 	for (found = *head; found; found = found->next)
 		if (found->line == line && found->function == function && found->text == text)
@@ -128,8 +134,8 @@ static void touch(uint64_t line, int function, bool text)
 	*head = found;
 }
 
-struct misses lines_data(struct node *node, uint64_t address, uint64_t physical, unsigned size, bool store,
-			 uint64_t instruction)
+struct misses lines_data(struct node *node, uint64_t address, uint64_t physical, unsigned size,
+			 bool store, uint64_t instruction)
 {
 	uint64_t last = (address + size - 1) >> LINE_SHIFT;
 	struct misses missed = {0, 0};
@@ -160,8 +166,8 @@ struct misses lines_data(struct node *node, uint64_t address, uint64_t physical,
 	return missed;
 }
 
-/* The kernel's text is mapped once and contiguously: its virtual line serves as physical for the caches. The bit
- * keeps it apart from data in L2. */
+/* The kernel's text is mapped once and contiguously: its virtual line serves as physical for the
+ * caches. The bit keeps it apart from data in L2. */
 struct misses lines_text(struct node *node, uint64_t address)
 {
 	uint64_t line = address >> LINE_SHIFT, tagged = line | (uint64_t)1 << 57;
@@ -191,13 +197,15 @@ void lines_write(FILE *out)
 {
 	for (size_t i = 0; i < 1u << LINE_BITS; i++)
 		for (struct line *line = lines[i]; line; line = line->next)
-			fprintf(out, "L %c %" PRIx64 " %" PRIx64 " %" PRIx64 " %" PRIx64 " %u %u %u\n",
-				line->text ? 't' : 'd', line->address, line->physical, line->first_access,
-				line->first_instruction, line->loads, line->stores, line->node);
+			fprintf(out,
+				"L %c %" PRIx64 " %" PRIx64 " %" PRIx64 " %" PRIx64 " %u %u %u\n",
+				line->text ? 't' : 'd', line->address, line->physical,
+				line->first_access, line->first_instruction, line->loads,
+				line->stores, line->node);
 	for (size_t i = 0; i < 1u << LINE_BITS; i++)
 		for (struct toucher *toucher = touchers[i]; toucher; toucher = toucher->next)
-			fprintf(out, "T %c %" PRIx64 " %d\n", toucher->text ? 't' : 'd', toucher->line << LINE_SHIFT,
-				toucher->function);
+			fprintf(out, "T %c %" PRIx64 " %d\n", toucher->text ? 't' : 'd',
+				toucher->line << LINE_SHIFT, toucher->function);
 }
 
 /* ---- translations ---- */
@@ -206,7 +214,8 @@ uint64_t page_lookup(uint64_t address)
 {
 	size_t at = hash64(address >> PAGE_SHIFT, 10);
 
-	return pages[at].page == address >> PAGE_SHIFT ? pages[at].physical | (address & PAGE_MASK) : 0;
+	return pages[at].page == address >> PAGE_SHIFT ? pages[at].physical | (address & PAGE_MASK)
+						       : 0;
 }
 
 void page_remember(uint64_t address, uint64_t physical)

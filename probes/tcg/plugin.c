@@ -1,11 +1,14 @@
-/* nsprof's QEMU plugin: exact counts of what the guest's kernel executes between two marks in a user program.
+/* nsprof's QEMU plugin: exact counts of what the guest's kernel executes between two marks in a
+ * user program.
  *
- *   -plugin nsprof-tcg.so,out=FILE,symbols=KALLSYMS[,memory=on][,footprint=on][,l1d=KiB:WAYS,l1i=..,l2=..][,addresses=on]
+ *   -plugin
+ * nsprof-tcg.so,out=FILE,symbols=KALLSYMS[,memory=on][,footprint=on][,l1d=KiB:WAYS,l1i=..,l2=..][,addresses=on]
  *                         [,ram=FILE,snapshot=FILE]
  *
- * A mark is an eight-byte NOP in user mode: 0f 1f 84 00 KIND REGION 53 4e (nopl 0x4e53RRKK(%rax,%rax,1)).
- * KIND: 0 ends a sample, 1 begins one, 2 begins counting (until then the guest runs uninstrumented), 3 copies the
- * guest's memory. The output is text, a record a line; see docs/simulate.md and nsprof/vm/tcg_output.py.
+ * A mark is an eight-byte NOP in user mode: 0f 1f 84 00 KIND REGION 53 4e (nopl
+ * 0x4e53RRKK(%rax,%rax,1)). KIND: 0 ends a sample, 1 begins one, 2 begins counting (until then the
+ * guest runs uninstrumented), 3 copies the guest's memory. The output is text, a record a line; see
+ * docs/simulate.md and nsprof/vm/tcg_output.py.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -50,7 +53,7 @@ struct address {
 	struct address *next;
 	uint32_t index;
 	uint32_t l1d, l1i, l2; /* misses in this sample */
-	char *text; /* disassembled */
+	char *text;	       /* disassembled */
 };
 static struct address *addresses[1 << 16], *address_list[ADDRESS_ROOM];
 static uint32_t address_count;
@@ -73,10 +76,12 @@ static uint64_t address_value(uint32_t index)
 	return address_counters[index];
 }
 
-#define COUNT_EXECUTION(insn, field)                                                                                   \
-	qemu_plugin_register_vcpu_insn_exec_inline(insn, QEMU_PLUGIN_INLINE_ADD_U64, &counters.field, 1)
-#define COUNT_ADDRESS(insn, index)                                                                                     \
-	qemu_plugin_register_vcpu_insn_exec_inline(insn, QEMU_PLUGIN_INLINE_ADD_U64, &address_counters[index], 1)
+#define COUNT_EXECUTION(insn, field)                                                               \
+	qemu_plugin_register_vcpu_insn_exec_inline(insn, QEMU_PLUGIN_INLINE_ADD_U64,               \
+						   &counters.field, 1)
+#define COUNT_ADDRESS(insn, index)                                                                 \
+	qemu_plugin_register_vcpu_insn_exec_inline(insn, QEMU_PLUGIN_INLINE_ADD_U64,               \
+						   &address_counters[index], 1)
 #else
 static struct live_counters before_vcpu;
 static struct qemu_plugin_scoreboard *board, *address_board;
@@ -90,7 +95,8 @@ static void counters_init(void)
 		address_board = qemu_plugin_scoreboard_new(ADDRESS_ROOM * sizeof(uint64_t));
 }
 
-/* Scoreboards move when a vCPU is added, which is over when the guest runs its first user program. */
+/* Scoreboards move when a vCPU is added, which is over when the guest runs its first user program.
+ */
 static void counters_find(void)
 {
 	live = qemu_plugin_scoreboard_find(board, 0);
@@ -109,11 +115,12 @@ static qemu_plugin_u64 entry(struct qemu_plugin_scoreboard *score, size_t offset
 }
 
 #define FIELD(field) entry(board, offsetof(struct live_counters, field))
-#define COUNT_EXECUTION(insn, field)                                                                                   \
-	qemu_plugin_register_vcpu_insn_exec_inline_per_vcpu(insn, QEMU_PLUGIN_INLINE_ADD_U64, FIELD(field), 1)
-#define COUNT_ADDRESS(insn, index)                                                                                     \
-	qemu_plugin_register_vcpu_insn_exec_inline_per_vcpu(insn, QEMU_PLUGIN_INLINE_ADD_U64,                          \
-							    entry(address_board, (index) * sizeof(uint64_t)), 1)
+#define COUNT_EXECUTION(insn, field)                                                               \
+	qemu_plugin_register_vcpu_insn_exec_inline_per_vcpu(insn, QEMU_PLUGIN_INLINE_ADD_U64,      \
+							    FIELD(field), 1)
+#define COUNT_ADDRESS(insn, index)                                                                 \
+	qemu_plugin_register_vcpu_insn_exec_inline_per_vcpu(                                       \
+	    insn, QEMU_PLUGIN_INLINE_ADD_U64, entry(address_board, (index) * sizeof(uint64_t)), 1)
 #endif
 
 static struct address *address_of(uint64_t where)
@@ -160,7 +167,8 @@ static void sample_begin(int id)
 
 static void write_statistics(void)
 {
-#define WRITE(field) fprintf(out, " " #field "=%" PRIu64, tree_statistics.field - statistics_at_begin.field)
+#define WRITE(field)                                                                               \
+	fprintf(out, " " #field "=%" PRIu64, tree_statistics.field - statistics_at_begin.field)
 	WRITE(calls);
 	WRITE(returns);
 	WRITE(matched);
@@ -205,9 +213,8 @@ static void sample_end(int id)
 	if (!in_sample || id != region)
 		return;
 	in_sample = false;
-	fprintf(out,
-		"R %d %d executed=%" PRIu64 " repeats=%" PRIu64 " user=%" PRIu64, id, sample++, kernel, repeats,
-		live->user - at_begin.user);
+	fprintf(out, "R %d %d executed=%" PRIu64 " repeats=%" PRIu64 " user=%" PRIu64, id, sample++,
+		kernel, repeats, live->user - at_begin.user);
 	write_statistics();
 	fputc('\n', out);
 	write_nodes();
@@ -234,11 +241,13 @@ static void snapshot(void)
 
 	to = open(snapshot_path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	good = good && to >= 0 && !fstat(from, &status) && !ftruncate(to, status.st_size);
-	while (good && (at = lseek(from, at, SEEK_DATA)) >= 0 && (end = lseek(from, at, SEEK_HOLE)) > at) {
+	while (good && (at = lseek(from, at, SEEK_DATA)) >= 0 &&
+	       (end = lseek(from, at, SEEK_HOLE)) > at) {
 		off_t read_at = at, write_at = at;
 
 		while (good && read_at < end)
-			good = copy_file_range(from, &read_at, to, &write_at, (size_t)(end - read_at), 0) > 0;
+			good = copy_file_range(from, &read_at, to, &write_at,
+					       (size_t)(end - read_at), 0) > 0;
 		at = end;
 	}
 	fprintf(out, good ? "M\n" : "E snapshot of the guest's memory failed: %m\n");
@@ -256,8 +265,9 @@ static void at_exit(qemu_plugin_id_t id, void *data)
 	(void)data;
 	for (uint32_t i = 1; i < node_count; i++)
 		if (nodes[i].epoch)
-			fprintf(out, "N %u %u %d %" PRIx64 " %s\n", i, nodes[i].parent, nodes[i].function,
-				symbols[nodes[i].function].address, symbols[nodes[i].function].name);
+			fprintf(out, "N %u %u %d %" PRIx64 " %s\n", i, nodes[i].parent,
+				nodes[i].function, symbols[nodes[i].function].address,
+				symbols[nodes[i].function].name);
 	fprintf(out, "Z\n");
 	if (fclose(out))
 		fprintf(stderr, "nsprof plugin: output incomplete: %m\n");
@@ -307,8 +317,9 @@ static void on_crossing(unsigned int cpu, void *data)
 	tree_crossing((int)(intptr_t)data);
 }
 
-/* QEMU 7.2 leaves the memory callbacks of an instruction that ended a block in place, and later helpers replay
- * them. So they count only once after the instruction itself has begun, which changes live->armed. */
+/* QEMU 7.2 leaves the memory callbacks of an instruction that ended a block in place, and later
+ * helpers replay them. So they count only once after the instruction itself has begun, which
+ * changes live->armed. */
 static uint64_t acted;
 
 static bool stale(void)
@@ -335,7 +346,8 @@ static void on_return(unsigned int cpu, qemu_plugin_meminfo_t info, uint64_t add
 	tree_return(address);
 }
 
-static void on_interrupt_return(unsigned int cpu, qemu_plugin_meminfo_t info, uint64_t address, void *data)
+static void on_interrupt_return(unsigned int cpu, qemu_plugin_meminfo_t info, uint64_t address,
+				void *data)
 {
 	(void)cpu;
 	(void)data;
@@ -345,7 +357,8 @@ static void on_interrupt_return(unsigned int cpu, qemu_plugin_meminfo_t info, ui
 	tree_interrupt_return(address);
 }
 
-static void on_interrupt_push(unsigned int cpu, qemu_plugin_meminfo_t info, uint64_t address, void *data)
+static void on_interrupt_push(unsigned int cpu, qemu_plugin_meminfo_t info, uint64_t address,
+			      void *data)
 {
 	(void)cpu;
 	(void)data;
@@ -374,7 +387,8 @@ static void on_data(unsigned int cpu, qemu_plugin_meminfo_t info, uint64_t addre
 	bool store = qemu_plugin_mem_is_store(info);
 
 	(void)cpu;
-	/* In user mode it is a helper that replays a kernel instruction's callback (see stale()). */
+	/* In user mode it is a helper that replays a kernel instruction's callback (see stale()).
+	 */
 	if ((!in_sample && !lines_caches) || tree_in_user())
 		return;
 	tree_here()->count[store ? STORES : LOADS]++;
@@ -389,8 +403,8 @@ static void on_data(unsigned int cpu, qemu_plugin_meminfo_t info, uint64_t addre
 		physical = qemu_plugin_hwaddr_phys_addr(place);
 		page_remember(address, physical);
 	}
-	missed = lines_data(tree_here(), address, physical, 1u << qemu_plugin_mem_size_shift(info), store,
-			    (uint64_t)(uintptr_t)data);
+	missed = lines_data(tree_here(), address, physical, 1u << qemu_plugin_mem_size_shift(info),
+			    store, (uint64_t)(uintptr_t)data);
 	if (with_addresses && missed.l1) {
 		struct address *at = address_of((uint64_t)(uintptr_t)data);
 
@@ -406,7 +420,8 @@ static void on_text(unsigned int cpu, void *data)
 	(void)cpu;
 	if (in_sample || lines_caches) {
 		struct misses missed = lines_text(tree_here(), (uint64_t)(uintptr_t)data);
-		struct address *at = with_addresses && missed.l1 ? address_of((uint64_t)(uintptr_t)data) : NULL;
+		struct address *at =
+		    with_addresses && missed.l1 ? address_of((uint64_t)(uintptr_t)data) : NULL;
 
 		if (at) {
 			at->l1i += missed.l1;
@@ -462,7 +477,8 @@ static bool is_rep_string(const uint8_t *code, size_t size)
 		if (code[i] == 0xf3 || code[i] == 0xf2)
 			rep = true;
 		else if (!is_prefix(code[i]))
-			return rep && ((code[i] >= 0xa4 && code[i] <= 0xa7) || (code[i] >= 0xaa && code[i] <= 0xaf) ||
+			return rep && ((code[i] >= 0xa4 && code[i] <= 0xa7) ||
+				       (code[i] >= 0xaa && code[i] <= 0xaf) ||
 				       (code[i] >= 0x6c && code[i] <= 0x6f));
 	}
 	return false;
@@ -521,8 +537,10 @@ static void translate_user(struct qemu_plugin_insn *insn)
 		COUNT_EXECUTION(insn, user);
 }
 
-/* Callbacks are registered before inline additions: they see the counters as of before the instruction. */
-static void translate_kernel(struct qemu_plugin_insn *insn, const struct block *block, int *function, uint64_t *line)
+/* Callbacks are registered before inline additions: they see the counters as of before the
+ * instruction. */
+static void translate_kernel(struct qemu_plugin_insn *insn, const struct block *block,
+			     int *function, uint64_t *line)
 {
 	uint8_t copy[16];
 	uint64_t address = qemu_plugin_insn_vaddr(insn);
@@ -556,16 +574,18 @@ static void translate_kernel(struct qemu_plugin_insn *insn, const struct block *
 	if (flow != PLAIN)
 		COUNT_EXECUTION(insn, armed);
 	if (with_memory)
-		qemu_plugin_register_vcpu_mem_cb(insn, on_data, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW,
-						 (void *)(uintptr_t)address);
+		qemu_plugin_register_vcpu_mem_cb(insn, on_data, QEMU_PLUGIN_CB_NO_REGS,
+						 QEMU_PLUGIN_MEM_RW, (void *)(uintptr_t)address);
 	if (block->interrupt)
-		qemu_plugin_register_vcpu_mem_cb(insn, on_interrupt_push, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW,
-						 NULL);
+		qemu_plugin_register_vcpu_mem_cb(insn, on_interrupt_push, QEMU_PLUGIN_CB_NO_REGS,
+						 QEMU_PLUGIN_MEM_RW, NULL);
 	if (flow == CALL)
-		qemu_plugin_register_vcpu_mem_cb(insn, on_call, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW,
+		qemu_plugin_register_vcpu_mem_cb(insn, on_call, QEMU_PLUGIN_CB_NO_REGS,
+						 QEMU_PLUGIN_MEM_RW,
 						 (void *)(uintptr_t)(address + size));
 	else if (flow == RETURN)
-		qemu_plugin_register_vcpu_mem_cb(insn, on_return, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, NULL);
+		qemu_plugin_register_vcpu_mem_cb(insn, on_return, QEMU_PLUGIN_CB_NO_REGS,
+						 QEMU_PLUGIN_MEM_RW, NULL);
 	else if (flow == INTERRUPT_RETURN)
 		qemu_plugin_register_vcpu_mem_cb(insn, on_interrupt_return, QEMU_PLUGIN_CB_NO_REGS,
 						 QEMU_PLUGIN_MEM_RW, NULL);
@@ -624,7 +644,8 @@ static bool option(const char *name, const char *value)
 EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, int argc, char **argv)
 {
 	plugin = id;
-	if (!info->system_emulation || info->system.max_vcpus != 1 || strcmp(info->target_name, "x86_64")) {
+	if (!info->system_emulation || info->system.max_vcpus != 1 ||
+	    strcmp(info->target_name, "x86_64")) {
 		fprintf(stderr, "nsprof plugin: wants an x86_64 machine with one vCPU\n");
 		return -1;
 	}

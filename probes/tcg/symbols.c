@@ -1,4 +1,5 @@
-/* The guest's kallsyms: which function an address belongs to, and which symbols enter the kernel by interrupt. */
+/* The guest's kallsyms: which function an address belongs to, and which symbols enter the kernel by
+ * interrupt. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,8 @@ static bool starts(const char *text, const char *with)
 /* Of several names for one address the function's own is wanted, not a padding or section mark. */
 static int preference(const char *name)
 {
-	return !starts(name, "__pfx_") && !strstr(name, "_text_start") && !strstr(name, "_text_end");
+	return !starts(name, "__pfx_") && !strstr(name, "_text_start") &&
+	       !strstr(name, "_text_end");
 }
 
 static int by_address(const void *left, const void *right)
@@ -130,8 +132,8 @@ static void classify(int index, const int *sorted)
 		fork_return = index;
 	if (!strcmp(name, "ret_from_fork_asm"))
 		fork_return_asm = index;
-	if ((!strcmp(name, "irq_entries_start") || !strcmp(name, "spurious_entries_start")) && stub_ranges < 2 &&
-	    index + 1 < symbol_count) {
+	if ((!strcmp(name, "irq_entries_start") || !strcmp(name, "spurious_entries_start")) &&
+	    stub_ranges < 2 && index + 1 < symbol_count) {
 		stubs[stub_ranges].low = symbol->address;
 		stubs[stub_ranges++].high = symbols[index + 1].address;
 	}

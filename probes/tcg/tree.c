@@ -1,16 +1,18 @@
 /* The shadow call tree: exact, from the stack slots that CALL writes and RET reads.
  *
- * A frame is known by the address of the slot that holds its return address. CALL makes the frame, RET finds it
- * again and goes back to the caller's node. Since the slot says on which stack it lies, context switches, softirq
- * and interrupt stacks and kernel threads need nothing special: a RET on another stack finds that stack's frame.
- * Which function was called is seen when the next block begins, so indirect calls, static calls and thunks are
- * alike; another function without a call or return before it is a tail jump: a child whose RET is the caller's.
+ * A frame is known by the address of the slot that holds its return address. CALL makes the frame,
+ * RET finds it again and goes back to the caller's node. Since the slot says on which stack it
+ * lies, context switches, softirq and interrupt stacks and kernel threads need nothing special: a
+ * RET on another stack finds that stack's frame. Which function was called is seen when the next
+ * block begins, so indirect calls, static calls and thunks are alike; another function without a
+ * call or return before it is a tail jump: a child whose RET is the caller's.
  */
 #include <stdlib.h>
 #include <string.h>
 #include "count.h"
 
-/* What the last instruction of the previous block left open, until the next block says where it led. */
+/* What the last instruction of the previous block left open, until the next block says where it
+ * led. */
 enum pending { NOTHING, CALLED, RETURNED, RETURNED_UNKNOWN, INTERRUPT_UNKNOWN };
 
 struct frame {
@@ -197,7 +199,8 @@ static void tail_jump(int function)
 	uint32_t stop = frame ? frame->node : 0, node = current;
 
 	/* back into a function that jumped here? */
-	for (int depth = 0; depth < WALK_LIMIT && node && node != stop; depth++, node = nodes[node].parent)
+	for (int depth = 0; depth < WALK_LIMIT && node && node != stop;
+	     depth++, node = nodes[node].parent)
 		if (nodes[node].function == function) {
 			current = node;
 			return;
@@ -241,7 +244,8 @@ static void returned_elsewhere(const struct block *block)
 	}
 }
 
-/* A RET from a slot that no CALL wrote: the return address was moved, or the call was before counting began. */
+/* A RET from a slot that no CALL wrote: the return address was moved, or the call was before
+ * counting began. */
 static void returned_unknown(const struct block *block)
 {
 	struct frame *up = frame;
