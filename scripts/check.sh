@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Linters, types, formats and import rules. Says which failed, runs all of them either way.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 bin=.venv/bin
 failed=()
 step() {
