@@ -21,6 +21,7 @@ from nsprof.errors import NsprofError
 VERBS: dict[str, tuple[str, str, str]] = {
     "record": ("record", "Record while a command runs, or watch what already runs.", "Measure"),
     "bench": ("bench", "Run scenarios in fair order and compare them.", "Measure"),
+    "top": ("top", "Live: CPU by namespace and device, softirq included.", "Measure"),
     "churn": ("churn", "Create and delete namespaces, timed and profiled.", "Measure"),
     "simulate": ("simulate", "Exact instructions per packet of any kernel, on any machine.", "Measure"),
     "topo": ("topo", "Build, list and remove the test topologies.", "Measure"),
