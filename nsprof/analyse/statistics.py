@@ -64,6 +64,13 @@ def compare(
     return Evidence(low, high, p, q)
 
 
+def adjusted(p: _Array) -> _Array:
+    """Benjamini-Hochberg's q values of a family of p values."""
+    from scipy import stats
+
+    return np.asarray(stats.false_discovery_control(p, method="bh"), "f8")
+
+
 def _welch(base: _Array, new: _Array) -> tuple[_Array, _Array, _Array]:
     from scipy import stats
 

@@ -264,7 +264,8 @@ def _cases(
     for way in busy:
         part = " ".join(filter(None, (name, f"{way}-busy" if len(busy) > 1 else "")))
         for shape in shapes:
-            for count in counts if shape not in ("host", "device") else (1,):
+            single = shape == "host" or (shape == "device" and 1 in counts)
+            for count in (1,) if single else counts:
                 label = f"{shape} x{count}" if len(counts) > 1 and shape not in ("host", "device") else shape
                 try:
                     spec = topology_spec(shape, {**knobs, "containers": count}, where="wire-rate")

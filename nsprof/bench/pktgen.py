@@ -3,8 +3,8 @@
     command = ["pktgen", "-s", "1514", "-t", "{seconds}"]
 
 pktgen is configured by files under /proc/net/pktgen, which are those of the namespace of whoever opens them; a
-`start` holds its writer until all has been sent. So each direction is a process in its own namespace: this module,
-run by the present Python (`python -m nsprof.bench.pktgen`).
+`start` holds its writer until all has been sent. So each direction is a process in its own namespace:
+`pktgen_sender.py`, which needs nothing but Python.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,9 +25,9 @@ from nsprof.workload import process
 
 __all__ = ["drive", "is_pktgen"]
 
-_DIR = Path("/proc/thread-self/net/pktgen")
-#: Discard (RFC 863): nobody listens, the packets end where the stack looks for a socket.
-_PORT = 9
+_SENDER = Path(__file__).with_name("pktgen_sender.py")
+#: What a sender may take beyond its time until it has begun and ended (a guest on a busy machine is slow).
+_SLACK_S = 120.0
 
 
 def is_pktgen(command: Sequence[str]) -> bool:
@@ -80,12 +78,12 @@ def drive(command: Sequence[str], clients: Sequence[Place]) -> Traffic:
     for number, place in enumerate(pair):
         other = pair[1 - number]
         words = (
-            *(sys.executable, "-m", "nsprof.bench.pktgen", "--cpu", str(cpus[number % len(cpus)])),
+            *(sys.executable, "-I", "-S", str(_SENDER), "--cpu", str(cpus[number % len(cpus)])),
             *("--to", other.address, "--mac", before[1 - number][0], "--size", str(options.size)),
             *("--seconds", str(options.seconds), "--delay-ns", str(options.delay_ns)),
         )
         jobs.append(process.Job(words, place.netns_path, ()))
-    ends = process.run_all(jobs, timeout_s=options.seconds + 60)
+    ends = process.run_all(jobs, timeout_s=options.seconds + _SLACK_S)
     parsed = [workload.parse("pktgen", e.argv, e.stdout, e.stderr) for e in ends]
     wrong = next((errors[0] for _, _, errors in parsed if errors), "")
     for end in ends:
@@ -111,54 +109,3 @@ def drive(command: Sequence[str], clients: Sequence[Place]) -> Traffic:
         values.append(Value(f"rate_{way}_bits", rate * bits / 1e6, "Mbit/s", "pktgen"))
         values.append(Value(f"loss_{way}", max(0.0, out - into) / out if out else 0.0, "share", "pktgen"))
     return Traffic(command=tuple(command), values=tuple(values), denominators={"skb": sum(sent)} if sum(sent) else {})
-
-
-def _write(name: str, *words: str) -> None:
-    """One command a write, as the kernel's parser wants it."""
-    fd = os.open(_DIR / name, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        for word in words:
-            os.write(fd, word.encode() + b"\n")
-    finally:
-        os.close(fd)
-
-
-def main() -> int:
-    """Send for a while from this namespace's eth0, print what the kernel says of it."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--cpu", type=int, required=True)
-    parser.add_argument("--to", required=True)
-    parser.add_argument("--mac", required=True)
-    parser.add_argument("--size", type=int, required=True)
-    parser.add_argument("--seconds", type=float, required=True)
-    parser.add_argument("--delay-ns", type=int, default=0)
-    given = parser.parse_args()
-    if not _DIR.is_dir():
-        print("no /proc/net/pktgen in this namespace: modprobe pktgen", file=sys.stderr)
-        return 1
-    thread = f"kpktgend_{given.cpu}"
-    _write(thread, "rem_device_all", "add_device eth0")
-    address = "dst6" if ":" in given.to else "dst"
-    _write(
-        "eth0",
-        "count 0",
-        "clone_skb 0",
-        f"pkt_size {given.size}",
-        f"delay {given.delay_ns}",
-        f"{address} {given.to}",
-        f"dst_mac {given.mac}",
-        f"udp_dst_min {_PORT}",
-        f"udp_dst_max {_PORT}",
-    )
-    starter = threading.Thread(target=_write, args=("pgctrl", "start"), daemon=True)
-    starter.start()
-    time.sleep(given.seconds)
-    _write("pgctrl", "stop")
-    starter.join(10)
-    print((_DIR / "eth0").read_text())
-    _write(thread, "rem_device_all")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

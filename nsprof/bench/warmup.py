@@ -6,7 +6,7 @@ standard error of what remains smallest (K. P. White, "An effective truncation h
 simulation output", Simulation 69, 1997; K. Hoad, S. Robinson, R. Davies, "Automating warm-up length estimation",
 J. Oper. Res. Soc. 61, 2010). A cut beyond the first half means that no steady state was seen: then nothing is cut and
 the run says so. Noise has a smallest standard error somewhere as well, so seconds are cut only as far as their rate
-lies outside the range of the rest.
+is more than FAR standard deviations (and 1 %) away from the mean of the rest.
 
 The cut part stays in the file as a run of its own, marked `warmup`, which no figure uses.
 """
@@ -34,6 +34,7 @@ OBSERVATION_S = 0.2
 BATCH = 5
 #: Fewer whole batches than these cannot tell a warm-up from noise.
 LEAST_BATCHES = 6
+FAR = 4.0
 #: The CPU's times are read at each of the first so many seconds: a longer warm-up is no warm-up.
 LONGEST_S = 10
 
@@ -128,7 +129,7 @@ def cut_of(watch: RateWatch) -> Cut:
         return Cut(steady=False)
     number = len(rates) // BATCH
     batches = rates[: number * BATCH].reshape(number, BATCH).mean(axis=1)
-    while found and batches[found:].min() <= batches[found - 1] <= batches[found:].max():
+    while found and not _differs(batches[found - 1], batches[found:]):
         found -= 1
     if not found or found > LONGEST_S or found not in watch.cpu or 0 not in watch.cpu:
         return Cut()
@@ -142,6 +143,12 @@ def cut_of(watch: RateWatch) -> Cut:
         float((size[at] - size[0]) / whole_size),
         cputime.busy_seconds(watch.cpu[0], watch.cpu[found]),
     )
+
+
+def _differs(batch: float, rest: NDArray[np.float64]) -> bool:
+    """Whether a second is unlike the rest: over FAR standard deviations and over 1 % away from its mean."""
+    away = abs(batch - float(rest.mean()))
+    return away > FAR * float(rest.std(ddof=1)) and away > 0.01 * abs(float(rest.mean()))
 
 
 def trim(run: Run, cut: Cut, number: int) -> tuple[Run, Run | None]:

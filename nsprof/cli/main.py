@@ -28,12 +28,16 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "vm": ("vm", "Run a command under another kernel, in a virtual machine.", "Measure"),
     "doctor": ("doctor", "What this machine can and cannot do, found by trying.", "Measure"),
     "report": ("report", "Cost per function of one profile.", "Read"),
+    "ledger": ("ledger", "Copies, checksums, segments, fragments and drops per packet and KB.", "Read"),
     "diff": ("diff", "Per-function delta between two profiles or scenarios.", "Read"),
     "explain": ("explain", "Ranked causes of extra cost, with their evidence.", "Read"),
+    "gate": ("gate", "Pass, regression or not enough evidence: for CI.", "Read"),
+    "history": ("history", "Many result files as a table and a chart, changes marked.", "Read"),
     "flamegraph": ("flamegraph", "Interactive SVG flame graph, plain or differential.", "Read"),
     "info": ("info", "What is in a profile.", "Read"),
     "import": ("import_", "Make a profile of perf.data, perf script, folded stacks, pprof, ...", "Convert"),
     "export": ("export", "Write a profile for pprof, speedscope, Firefox Profiler, ...", "Convert"),
+    "completion": ("completion", "Completion script for bash, zsh or fish.", "Help"),
 }
 
 
@@ -50,6 +54,10 @@ class _Verbs(click.Group):
             return None
         module = importlib.import_module(f"nsprof.cli.{VERBS[cmd_name][0]}")
         command: click.Command = module.command
+        if "_NSPROF_COMPLETE" in os.environ:  # a shell asks for completions
+            from nsprof.cli import completion
+
+            return completion.enrich(cmd_name, command)
         return command
 
     def resolve_command(
