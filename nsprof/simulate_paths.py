@@ -14,18 +14,24 @@ if TYPE_CHECKING:
 __all__ = ["check_path", "expected_calls", "skbs_of"]
 
 #: scenario -> times that an skb on the wire is sent over a pair, the wire's own pair included
-_PAIRS = {"host": 1, "device": 1, "macvlan": 1, "veth-route": 2, "veth-bridge": 2, "veth-bridge-route": 2, "vrf": 2}
+_PAIRS = {"host": 1, "device": 1, "macvlan": 1, "ipvlan": 1}
 
 
 def expected_calls(plan: Plan, options: SimulateOptions) -> dict[tuple[str, ...], int]:
     """Functions (of several, one or the other) -> how often an skb must go through them."""
     forward = "ip6_forward" if plan.family == 6 else "ip_forward"
-    found: dict[tuple[str, ...], int] = {("veth_xmit",): _PAIRS[plan.name]}
-    if plan.name in ("veth-route", "vrf", "veth-bridge-route"):
+    found: dict[tuple[str, ...], int] = {("veth_xmit",): _PAIRS.get(plan.name, 2)}
+    if plan.name in ("veth-route", "vrf", "veth-bridge-route", "veth-nat"):
         found[(forward,)] = 1
     if plan.name == "veth-bridge":
         found[("br_handle_frame",)] = 1
-    if plan.name == "veth-bridge-route":
+    if plan.name == "veth-nat":
+        found[("nf_conntrack_in",)] = 1
+    if plan.name == "vxlan":
+        found[("vxlan_xmit",)] = found[("vxlan_rcv",)] = 1
+    if plan.name == "ipvlan":
+        found[("ipvlan_start_xmit", "ipvlan_handle_frame")] = 1
+    if plan.name in ("veth-bridge-route", "veth-nat", "vxlan"):
         found[("br_handle_frame", "br_dev_xmit")] = 1
     if plan.name == "macvlan":
         found[("macvlan_start_xmit", "macvlan_handle_frame")] = 1
@@ -41,7 +47,7 @@ def expected_calls(plan: Plan, options: SimulateOptions) -> dict[tuple[str, ...]
 
 def skbs_of(plan: Plan, calls: Mapping[str, int]) -> float:
     """skbs on the wire in a sample, both directions: what its pairs sent."""
-    return calls.get("veth_xmit", 0) / _PAIRS[plan.name]
+    return calls.get("veth_xmit", 0) / _PAIRS.get(plan.name, 2)
 
 
 def check_path(plan: Plan, options: SimulateOptions, calls: Mapping[str, int], per_repetition: float) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from nsprof.errors import UsageError
 from nsprof.model.scenario import TopologySpec
-from nsprof.topology.plan import Addresses, Names, check_spec
+from nsprof.topology.plan import Addresses, Macs, Names, check_spec
 from nsprof.vm.guest_minimal import Plan, Step
 
 __all__ = ["PERTURBATIONS", "SHAPES", "Perturbations", "plan_for"]
@@ -63,6 +63,8 @@ class _Builder:
         self.modules: list[str] = []
         self.programs: list[str] = []
         self.client, self.client_address = "host", self.addresses.host
+        self.address = self.addresses.remote
+        self.inner_mtu = 0
 
     # -- steps
 
@@ -87,8 +89,8 @@ class _Builder:
         mtu, wire = self.mtu(self.spec.mtu), self.names.wire
         self.do(
             "host",
-            f"link add {wire}{mtu} address 02:00:00:00:00:01 type veth "
-            f"peer name {ETH}{mtu} address 02:00:00:00:00:02 netns remote",
+            f"link add {wire}{mtu} address {Macs.wire} type veth "
+            f"peer name {ETH}{mtu} address {Macs.remote} netns remote",
         )
         self.do("remote", f"addr add {self.addresses.remote}/{self.addresses.prefix} dev {ETH}", f"link set {ETH} up")
 
@@ -117,7 +119,7 @@ class _Builder:
 
     def make_bridge(self) -> None:
         name = self.names.bridge
-        self.do("host", f"link add {name}{self.mtu(self.spec.mtu)} address 02:00:00:00:00:0b type bridge")
+        self.do("host", f"link add {name}{self.mtu(self.spec.mtu)} address {Macs.bridge} type bridge")
         self.do("host", f"link set {name} up")
 
     def pairs(
@@ -132,15 +134,15 @@ class _Builder:
         """All containers, each with a pair v<i> - eth0."""
         count = self.spec.containers
         self.containers = count
-        mtu = self.mtu(self.extra.mtu or self.spec.mtu)
+        mtu = self.mtu(self.extra.mtu or self.inner_mtu or self.spec.mtu)
         for number in range(count):
             self.prepare(f"c{number}")
         births, afters = [], []
         for number in range(count):
-            low, name = f"{number >> 8:02x}:{number & 255:02x}", self.names.pair(number)
+            name, enslaved = self.names.pair(number), f" master {master}" if master else ""
             births.append(
-                f"link add {name}{mtu} address 02:00:00:01:{low}{f' master {master}' if master else ''} type veth "
-                f"peer name {ETH}{mtu} address 02:00:00:02:{low} netns c{number}"
+                f"link add {name}{mtu} address {Macs.pair(number)}{enslaved} type veth "
+                f"peer name {ETH}{mtu} address {Macs.container(number)} netns c{number}"
             )
             afters += after(number) if after else [f"link set {name} up"]
         self.do("host", *births)
@@ -200,12 +202,18 @@ def _veth_bridge(b: _Builder) -> None:
 
 
 def _veth_bridge_route(b: _Builder) -> None:
+    _bridge_and_route(b, told=True)
+
+
+def _bridge_and_route(b: _Builder, *, told: bool) -> None:
+    """A bridge with a network of its own, routed to the wire; `told` gives the remote end the route back."""
     a = b.addresses
     b.host_up(b.names.wire, a.host)
     b.make_bridge()
     b.host_up(b.names.bridge, a.pod_gateway)
     b.forward()
-    b.do("remote", f"route add {a.pods} via {a.host} dev {ETH}")
+    if told:
+        b.do("remote", f"route add {a.pods} via {a.host} dev {ETH}")
     b.pairs(a.pod, master=b.names.bridge, gateway=a.pod_gateway)
 
 
@@ -217,21 +225,60 @@ def _vrf(b: _Builder) -> None:
     _route_to_containers(b, table=1001, master=name)
 
 
-def _macvlan(b: _Builder) -> None:
-    b.modules.append("macvlan")
+def _children(b: _Builder, kind: str) -> None:
+    """Containers whose eth0 is a child of the wire."""
+    b.modules.append(kind)
     b.host_up(b.names.wire, b.addresses.host)
     b.containers = b.spec.containers
     for number in range(b.spec.containers):
-        low = f"{number >> 8:02x}:{number & 255:02x}"
         b.prepare(f"c{number}")
-        b.do(
-            "host",
-            f"link add link {b.names.wire} name {ETH} address 02:00:00:02:{low} netns c{number} "
-            "type macvlan mode bridge",
-        )
+        mac = f" address {Macs.container(number)}" if kind == "macvlan" else ""
+        mode = "bridge" if kind == "macvlan" else "l2"
+        b.do("host", f"link add link {b.names.wire} name {ETH}{mac} netns c{number} type {kind} mode {mode}")
         address = f"{b.addresses.container(number)}/{b.addresses.prefix}"
         b.do(f"c{number}", f"addr add {address} dev {ETH}", f"link set {ETH} up")
     b.client, b.client_address = "c0", b.addresses.container(0)
+
+
+def _macvlan(b: _Builder) -> None:
+    _children(b, "macvlan")
+
+
+def _ipvlan(b: _Builder) -> None:
+    _children(b, "ipvlan")
+
+
+def _veth_nat(b: _Builder) -> None:
+    b.modules += ["nf_tables", "nf_conntrack", "nft_chain_nat", "nft_masq"]
+    b.programs.append("nft")
+    _bridge_and_route(b, told=False)
+    family = "ip" if b.spec.family == 4 else "ip6"
+    rules = (
+        f"add table {family} nat; "
+        f"add chain {family} nat postrouting {{ type nat hook postrouting priority srcnat ; policy accept ; }}; "
+        f'add rule {family} nat postrouting {family} saddr {b.addresses.pods} oifname "{b.names.wire}" masquerade'
+    )
+    b.steps.append(Step("host", run=(("nft", rules),)))
+
+
+def _vxlan(b: _Builder) -> None:
+    a, names = b.addresses, b.names
+    b.modules.append("vxlan")
+    mtu = (b.spec.mtu or 1500) - (50 if b.spec.family == 4 else 70)
+    b.host_up(names.wire, a.host)
+    b.make_bridge()
+
+    def tunnel(name: str, mac: str, local: str, remote: str, device: str) -> str:
+        ends = f"local {local} remote {remote} dev {device}"
+        return f"link add {name} mtu {mtu} address {mac} type vxlan id 18 {ends} dstport 4789 learning"
+
+    b.do("host", tunnel(names.vxlan, Macs.vxlan, a.host, a.remote, names.wire))
+    b.do("host", f"link set {names.vxlan} master {names.bridge} up")
+    b.do("remote", tunnel("vx0", Macs.remote_vxlan, a.remote, a.host, ETH))
+    b.do("remote", f"addr add {a.pod_gateway}/{a.prefix} dev vx0", "link set vx0 up")
+    b.address = a.pod_gateway
+    b.inner_mtu = mtu
+    b.pairs(a.pod, master=names.bridge)
 
 
 SHAPES: dict[str, Callable[[_Builder], None]] = {
@@ -240,8 +287,11 @@ SHAPES: dict[str, Callable[[_Builder], None]] = {
     "veth-route": _veth_route,
     "veth-bridge": _veth_bridge,
     "veth-bridge-route": _veth_bridge_route,
+    "veth-nat": _veth_nat,
     "macvlan": _macvlan,
+    "ipvlan": _ipvlan,
     "vrf": _vrf,
+    "vxlan": _vxlan,
 }
 
 
@@ -315,7 +365,7 @@ def plan_for(spec: TopologySpec, extra: Perturbations | None = None) -> Plan:
         steps=tuple(builder.steps),
         client=builder.client,
         server="remote",
-        address=builder.addresses.remote,
+        address=builder.address,
         count_netns="c0" if wire_in_container else "host",
         wire=builder.names.wire,
         family=spec.family,

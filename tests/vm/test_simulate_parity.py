@@ -34,7 +34,7 @@ def _facts(enter: list[str], family: int) -> dict[str, Any]:
         if link["ifname"] == "lo":
             continue
         kind = link.get("linkinfo", {}).get("info_kind")
-        facts[link["ifname"]] = (kind, link["mtu"], link.get("master"), "UP" in link["flags"])
+        facts[link["ifname"]] = (kind, link["mtu"], link.get("master"), link["address"], "UP" in link["flags"])
         for setting in _OF_DEVICE:
             path = f"/proc/sys/net/{setting.format(link['ifname'])}"
             facts[setting, link["ifname"]] = _said(
@@ -99,7 +99,9 @@ def _built_by_plan(spec: TopologySpec, place: Path) -> dict[str, dict[str, Any]]
 
 
 @pytest.mark.parametrize("family", [4, 6])
-@pytest.mark.parametrize("shape", ["host", "device", "veth-route", "veth-bridge", "veth-bridge-route", "macvlan"])
+@pytest.mark.parametrize(
+    "shape", ["host", "device", "veth-route", "veth-bridge", "veth-bridge-route", "macvlan", "vxlan"]
+)
 def test_plan_and_topology_build_the_same(shape: str, family: int, tmp_path: Path) -> None:
     spec = TopologySpec(shape, containers=1 if shape in ("host", "device") else 3, family=family)
     wanted, got = _built_by_topology(spec), _built_by_plan(spec, tmp_path)

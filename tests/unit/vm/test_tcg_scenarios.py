@@ -26,7 +26,7 @@ def test_every_shape_has_a_plan_with_fixed_addresses(shape: str, family: int) ->
     assert plan.client == ("host" if shape == "host" else "c0")
     made = [line for line in lines if line.startswith("link add") and " type " in line]
     assert made
-    assert all("address 02:00:00:" in line for line in made)
+    assert all("address 02:" in line for line in made if "ipvlan" not in line)
     assert {step.netns for step in plan.steps} <= set(plan.netns)
     assert plan_for(TopologySpec(shape, family=family)) == plan
 
