@@ -19,7 +19,7 @@ from nsprof.collect.cputime import CpuTimes
 from nsprof.collect.sampler import SamplerConfig
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Counter, Device, Namespace, Run, Value
-from nsprof.sources import BpfSource, Names, PerfSource, open_source
+from nsprof.sources import BpfSource, LedgerSource, Names, PerfSource, open_source
 
 __all__ = ["Observer", "Scene", "Traffic"]
 
@@ -69,14 +69,19 @@ class Observer:
     PreflightError when this machine can do neither, or lacks an event.
     """
 
-    def __init__(self, config: SamplerConfig) -> None:
+    def __init__(
+        self,
+        config: SamplerConfig,
+        opener: Callable[[SamplerConfig], BpfSource | PerfSource | LedgerSource] = open_source,
+    ) -> None:
         self.config = config
         self.fallback = ""
-        self._source: BpfSource | PerfSource | None = None
+        self._opener = opener
+        self._source: BpfSource | PerfSource | LedgerSource | None = None
         self._own_s = 0.0
 
     def __enter__(self) -> Self:
-        self._source = open_source(self.config)
+        self._source = self._opener(self.config)
         self.fallback = self._source.fallback
         return self
 
@@ -126,7 +131,7 @@ class Observer:
             values=traffic.values,
             warnings=(*traffic.warnings, *_lost_namespaces(before, after)),
             losses=losses,
-            probes_on=("hop",) if self.config.hop and not self.fallback else (),
+            probes_on=source.probes_on,
             own_cpu_s=own_s - self._own_s,
             command=traffic.command,
             status=traffic.status,
@@ -136,7 +141,7 @@ class Observer:
         builder.runs.append(run)
         return run
 
-    def _opened(self) -> BpfSource | PerfSource:
+    def _opened(self) -> BpfSource | PerfSource | LedgerSource:
         if self._source is None:
             raise RuntimeError("an Observer observes inside `with Observer(config) as observer:`")
         return self._source
@@ -204,10 +209,12 @@ def _device_names(
 
 def _reference(scene: Scene, rows: Sequence[Counter], paths: Mapping[str, int]) -> tuple[int, str] | None:
     """(namespace + 1, device) whose skbs are the unit: the one asked for, else the busiest of the namespaces that the
-    traffic is about (lo only if no other moved). None where nothing moved: there is nothing to divide by."""
+    traffic is about, one that was named before others (lo only if no other moved). None where nothing moved: there is
+    nothing to divide by."""
     if scene.reference and scene.reference[0]:
         return paths[scene.reference[0]], scene.reference[1]
     wanted = scene.reference[1] if scene.reference else ""
+    named = {paths[path] for path in scene.ends if path in paths and path != "/proc/self/ns/net"}
     moved: dict[tuple[int, str], float] = {}
     for row in rows:
         if (
@@ -217,7 +224,7 @@ def _reference(scene: Scene, rows: Sequence[Counter], paths: Mapping[str, int]) 
         ):
             key = (row.namespace, row.device)
             moved[key] = moved.get(key, 0.0) + row.delta
-    best = max(moved.items(), key=lambda item: (item[0][1] != "lo", item[1]), default=None)
+    best = max(moved.items(), key=lambda item: (item[0][1] != "lo", item[0][0] in named, item[1]), default=None)
     return best[0] if best and best[1] > 0 else None
 
 

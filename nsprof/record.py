@@ -13,11 +13,13 @@ from pathlib import Path
 
 from nsprof import netns, workload
 from nsprof.collect import host, names
+from nsprof.collect.ledger import BUDGET_SHARE, Ledger
 from nsprof.collect.sampler import SamplerConfig
 from nsprof.errors import EvidenceError, NsprofError, PreflightError, TopologyError, UsageError
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Namespace, Profile, Run
 from nsprof.observe import Observer, Scene, Traffic
+from nsprof.sources import LedgerSource
 
 __all__ = ["RecordOptions", "record"]
 
@@ -43,6 +45,9 @@ class RecordOptions:
     scenario: str = ""
     timeout_s: float = 0.0
     hop: bool = False
+    count: bool = False
+    probe_budget: float = BUDGET_SHARE * 100
+    functions: tuple[str, ...] = ()
     strict: bool = False
     quiet: bool = False
 
@@ -80,6 +85,8 @@ def record(options: RecordOptions) -> int:
                 _say_run(run, number + 1, options.runs)
             if status > 128:  # ended by a signal: the user wants to stop
                 break
+    if options.count and status <= 128:
+        status = _count(options, config, builder, inside, watched) or status
     profile = _finish(builder, options, inside, watched)
     from nsprof import store
 
@@ -89,6 +96,26 @@ def record(options: RecordOptions) -> int:
     if options.strict:
         _strict(profile)
     return max(status, 0)
+
+
+def _count(
+    options: RecordOptions, config: SamplerConfig, builder: ProfileBuilder, inside: str | None, watched: list[str]
+) -> int:
+    """The counting pass: the same work once more with the ledger's probes instead of the sampler."""
+    ledger = Ledger(budget_share=options.probe_budget / 100, functions=options.functions, say=_err)
+    with Observer(config, lambda _: LedgerSource(ledger)) as observer:
+        work = _command(options, inside) if options.command else _wait(options.duration_s)
+        run = observer.window(builder, _scene(options, inside, watched), work)
+    builder.meta["ledger"] = {"attach_s": ledger.attach_s, "budget_share": ledger.budget_share, "shed": ledger.shed}
+    if not options.quiet:
+        share = 100 * run.own_cpu_s / max(run.duration_s * run.cpus, 1e-9)
+        _err(f"counting pass: {run.duration_s:.1f} s, probes cost {share:.2f} % of the CPUs; next: nsprof ledger")
+        for warning in run.warnings:
+            _err(f"warning: {warning}")
+        for probe in builder.probes:
+            if probe.state == "refused" and probe.name in options.functions:
+                _err(f"warning: {probe.name} is not counted: {probe.reason}")
+    return run.status
 
 
 def _check(options: RecordOptions) -> None:
@@ -106,6 +133,10 @@ def _check(options: RecordOptions) -> None:
         raise UsageError(
             "the command is an empty word", "write it after --, e.g. nsprof record -- ping -c 3 10.0.0.7"
         )
+    if options.count and not options.command and options.duration_s is None:
+        raise UsageError("--count watches twice, so the first watch needs an end", "add --duration SECONDS")
+    if options.functions and not options.count:
+        raise UsageError("--probe names functions for the counting pass, which was not asked for", "add --count")
     if options.command and options.duration_s is not None:
         raise UsageError("--duration is for watching; a command has its own length", "bound it with --timeout")
 

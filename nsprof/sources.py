@@ -1,6 +1,7 @@
-"""Where samples come from: BPF on perf events, or `perf record` where BPF is not to be had.
+"""Where samples come from: BPF on perf events, or `perf record` where BPF is not to be had; and the ledger.
 
-Both are started and stopped around a window and add what they saw to a ProfileBuilder as samples of one run.
+All are started and stopped around a window and add what they saw to a ProfileBuilder, as samples or ledger lines of
+one run.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from nsprof.collect.ledger import Ledger
+from nsprof.collect.ledger_lines import add_lines
 from nsprof.collect.perf_fallback import PerfRecorder
 from nsprof.collect.sampler import Sampler, SamplerConfig, add_batch
 from nsprof.collect.symbols import KernelSymbols
@@ -16,7 +19,7 @@ from nsprof.errors import PreflightError, ProbeError
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Device, Losses, Namespace
 
-__all__ = ["BpfSource", "Names", "PerfSource", "open_source"]
+__all__ = ["BpfSource", "LedgerSource", "Names", "PerfSource", "open_source"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ class BpfSource:
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
+        self.probes_on: tuple[str, ...] = ("hop",) if sampler.config.hop else ()
 
     def start(self) -> None:
         self._sampler.start()
@@ -89,6 +93,8 @@ class BpfSource:
 
 class PerfSource:
     """`perf record -a -g` underneath. Namespaces, hops and lateness stay unknown: perf does not tell them."""
+
+    probes_on: tuple[str, ...] = ()
 
     def __init__(self, config: SamplerConfig, reason: str) -> None:
         PerfRecorder(config.events, config.frequency_hz, reason=reason).close()  # perf is there, or say so now
@@ -136,3 +142,51 @@ class PerfSource:
         for key in ("source", "host"):
             builder.meta.pop(key, None)
         return losses
+
+
+class LedgerSource:
+    """The ledger instead of samples: a pass of its own, since its probes make packets dearer."""
+
+    fallback = ""
+    probes_on: tuple[str, ...] = ("ledger",)
+
+    def __init__(self, ledger: Ledger) -> None:
+        """Loads and calibrates the probes. Raises PreflightError or ProbeError where there are none to be had."""
+        self._ledger = ledger
+        self._cost_s = 0.0
+        ledger.__enter__()
+
+    def start(self) -> None:
+        self._ledger.start()
+
+    def stop(self) -> None:
+        self._ledger.stop()
+
+    def poll(self) -> None:
+        """Nothing to do: the tables are sized for a whole window."""
+
+    def discard(self) -> None:
+        self._ledger.read()
+
+    def close(self) -> None:
+        self._ledger.close()
+
+    def own_cpu_s(self) -> float:
+        """CPU seconds of the probes' hits so far, at their calibrated cost."""
+        return self._cost_s + self._ledger.cost_s()
+
+    def add(self, builder: ProfileBuilder, run: int, names: Names, busy_s: Mapping[int, float]) -> Losses:
+        """Add everything counted in the window as ledger lines of `run`."""
+        del busy_s
+        self._cost_s += self._ledger.cost_s()
+        batch = self._ledger.read()
+        add_lines(
+            builder,
+            batch,
+            run,
+            namespace_of=names.namespace,
+            device_of=names.device,
+            symbols=KernelSymbols(),
+        )
+        builder.probes.extend(self._ledger.probe_infos())
+        return Losses(map_full=batch.lost)

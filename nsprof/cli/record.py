@@ -28,6 +28,20 @@ import click
 @click.option(
     "--hop/--no-hop", default=False, help="Hop probes: charge softirq CPU to the namespace and device served."
 )
+@click.option(
+    "--count", is_flag=True, help="Then run once more and count copies, checksums, segments, drops (nsprof ledger)."
+)
+@click.option(
+    "--probe-budget",
+    default=2.0,
+    show_default=True,
+    type=click.FloatRange(0, 100),
+    metavar="PERCENT",
+    help="CPU that counting may cost before probes are shed; 0: any.",
+)
+@click.option(
+    "--probe", "functions", metavar="FUNCTION", multiple=True, help="Functions to count instead of the default."
+)
 @click.option("--strict", is_flag=True, help="Fail when more than 1 % of the samples were lost.")
 @click.option("-q", "--quiet", is_flag=True, help="Only errors on stderr.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)

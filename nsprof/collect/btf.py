@@ -122,6 +122,38 @@ class TypeTable:
             total += offset
         return total
 
+    def bit_member(self, struct_name: str, name: str) -> int | None:
+        """Offset of a bit field in bits from the struct's beginning; None when the kernel has no such member.
+
+        Members of anonymous structs and unions are found too.
+        """
+        return self._bit_member(self._find(_STRUCT, struct_name), name)
+
+    def _bit_member(self, number: int, name: str) -> int | None:
+        at = self._at[number] if number else 0
+        info = self._words[at + 1]
+        if not number or (info >> 24) & 0x1F not in (_STRUCT, _UNION):
+            return None
+        for i in range(info & 0xFFFF):
+            name_at, kind, where = self._words[at + 3 + 3 * i : at + 6 + 3 * i]
+            bits = where & 0xFFFFFF if info >> 31 else where
+            if name_at == 0:
+                inner = self._bit_member(self._resolve(kind), name)
+                if inner is not None:
+                    return bits + inner
+            elif self._name(name_at) == name:
+                return bits
+        return None
+
+    def enumerators(self, name: str) -> dict[int, str]:
+        """Values and names of an enum; empty when the kernel has no such enum."""
+        number = self._find(_ENUM, name)
+        if not number:
+            return {}
+        at = self._at[number]
+        pairs = range(at + 3, at + 3 + 2 * (self._words[at + 1] & 0xFFFF), 2)
+        return {self._words[i + 1]: self._name(self._words[i]) for i in pairs}
+
     def _resolve(self, number: int) -> int:
         while number:
             at = self._at[number]

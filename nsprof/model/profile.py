@@ -400,9 +400,19 @@ class Profile:
         return tuple(dict.fromkeys(run.scenario for run in self.runs))
 
     def runs_of(self, scenario: str) -> tuple[int, ...]:
-        """Indices of the usable runs of one scenario (neither failed nor warm-up)."""
+        """Indices of the usable runs of one scenario (neither failed nor warm-up, nor a counting pass)."""
         return tuple(
-            i for i, run in enumerate(self.runs) if run.scenario == scenario and not run.failed and not run.warmup
+            i
+            for i, run in enumerate(self.runs)
+            if run.scenario == scenario and not run.failed and not run.warmup and "ledger" not in run.probes_on
+        )
+
+    def ledger_runs_of(self, scenario: str) -> tuple[int, ...]:
+        """Indices of the usable counting passes of one scenario, which have ledger lines instead of samples."""
+        return tuple(
+            i
+            for i, run in enumerate(self.runs)
+            if run.scenario == scenario and not run.failed and not run.warmup and "ledger" in run.probes_on
         )
 
     def namespace_label(self, index_plus_one: int) -> str:

@@ -1,0 +1,227 @@
+"""The ledger as tables: events per unit and per KB, what devices saw, callers, and the kernel's MIBs beside them."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from nsprof.analyse.ledger_reconcile import fragmentation, reconcile
+from nsprof.errors import EvidenceError
+from nsprof.model.ledger import EventRow, HopRow, LedgerReport, PlaceRow
+from nsprof.model.profile import LedgerLine, Profile
+
+__all__ = ["ledger"]
+
+#: Functions between a drop and whoever decided on it.
+_FREEING = frozenset(
+    {
+        "__kfree_skb",
+        "__sk_skb_reason_drop",
+        "kfree_skb",
+        "kfree_skb_list_reason",
+        "kfree_skb_reason",
+        "sk_skb_reason_drop",
+        "skb_release_data",
+    }
+)
+_HOP_WHATS = ("skb queued", "segments queued", "skb tx", "segments tx", "skb rx", "segments rx")
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """The counting passes of one scenario."""
+
+    profile: Profile
+    scenario: str
+    runs: tuple[int, ...]
+
+    @property
+    def lines(self) -> list[LedgerLine]:
+        wanted = set(self.runs)
+        return [line for line in self.profile.ledger if line.run in wanted]
+
+    def units(self, per: str) -> float:
+        """How many units the passes had together; nan unless every pass has some."""
+        counts = [
+            self.profile.runs[i].duration_s if per == "second" else self.profile.runs[i].denominators.get(per, 0.0)
+            for i in self.runs
+        ]
+        return sum(counts) if counts and all(count > 0 for count in counts) else math.nan
+
+
+def ledger(
+    profile: Profile,
+    *,
+    scenario: str | None = None,
+    baseline: Profile | None = None,
+    baseline_scenario: str | None = None,
+    per: str | None = None,
+    namespaces: Sequence[str] = (),
+) -> LedgerReport:
+    """The ledger of one scenario, beside a baseline's where one is given.
+
+    `per` is a denominator (default: skb where all passes have it, else second). `namespaces` narrows the tables of
+    places and hops down. Raises EvidenceError when there was no counting pass.
+    """
+    side = _side(profile, scenario)
+    base = _side(baseline, baseline_scenario) if baseline is not None else None
+    sides = [side] + ([base] if base else [])
+    unit = per or next((u for u in ("skb", "second") if all(not math.isnan(s.units(u)) for s in sides)), "")
+    for each in sides:
+        if per and math.isnan(each.units(per)):
+            raise EvidenceError(
+                f"the counting passes of {each.scenario!r} have no count of {per}s",
+                "nsprof info shows what they have",
+            )
+    lines = side.lines
+    runs = [profile.runs[i] for i in side.runs]
+    cpu_s = sum(run.duration_s * run.cpus for run in runs)
+    lost = sum(run.losses.map_full for run in runs)
+    shown = [line for line in lines if not namespaces or profile.namespace_label(line.namespace) in namespaces]
+    alarms = [f"{lost:,} events found the table full and are missing"] if lost else []
+    alarms += [f"{probe.name}: {probe.reason}" for probe in profile.probes if probe.state == "shed"]
+    return LedgerReport(
+        title=side.scenario,
+        base_title=base.scenario if base else "",
+        runs=len(runs),
+        duration_s=sum(run.duration_s for run in runs),
+        per=unit,
+        reference=next((run.reference for run in runs if run.reference), "") if unit == "skb" else "",
+        fragmentation=fragmentation(profile, side.runs, lines),
+        cost_share=sum(run.own_cpu_s for run in runs) / cpu_s if cpu_s > 0 else math.nan,
+        events=_events(side, base, unit),
+        hops=_hops(profile, shown),
+        places=_places(profile, shown, side.units(unit) if unit else math.nan, side.units("kb")),
+        reconciled=reconcile(profile, side.runs, lines),
+        alarms=tuple(alarms),
+        notes=_notes(profile),
+    )
+
+
+def _side(profile: Profile, scenario: str | None) -> _Side:
+    counted = [name for name in profile.scenarios if profile.ledger_runs_of(name)]
+    if scenario is None and len(counted) > 1:
+        raise EvidenceError(
+            f"the profile has counting passes of {len(counted)} scenarios", f"--scenario {counted[0]} chooses one"
+        )
+    name = scenario or (counted[0] if counted else "")
+    runs = profile.ledger_runs_of(name)
+    if not runs:
+        reasons = {r.failed for r in profile.runs if "ledger" in r.probes_on and r.failed}
+        raise EvidenceError(
+            f"no counting pass of {name!r} in the profile" if name else "the profile has no counting pass",
+            f"it failed: {'; '.join(sorted(reasons))}" if reasons else "nsprof record --count -- COMMAND makes one",
+        )
+    return _Side(profile, name, runs)
+
+
+def _sums(lines: Iterable[LedgerLine], key: Callable[[LedgerLine], _Key]) -> dict[_Key, list[int]]:
+    """[calls, bytes] by key, in order of appearance; bytes -1 where they mean nothing."""
+    found: dict[_Key, list[int]] = {}
+    for line in lines:
+        row = found.setdefault(key(line), [0, -1])
+        row[0] += line.calls
+        if line.value_bytes >= 0:
+            row[1] = max(row[1], 0) + line.value_bytes
+    return found
+
+
+def _events(side: _Side, base: _Side | None, unit: str) -> tuple[EventRow, ...]:
+    new = _sums(side.lines, lambda line: line.what)
+    old = _sums(base.lines, lambda line: line.what) if base else {}
+    units = side.units(unit) if unit else math.nan
+    base_units = base.units(unit) if base and unit else math.nan
+    kb = side.units("kb")
+    rows = []
+    for what in sorted({*new, *old}, key=lambda w: (w not in _HOP_WHATS, w)):
+        calls, size = new.get(what, [0, -1])
+        base_calls, base_size = old.get(what, [0, -1])
+        known = size >= 0 or base_size >= 0
+        rows.append(
+            EventRow(
+                what,
+                calls,
+                size,
+                base_calls / base_units if base else math.nan,
+                calls / units,
+                max(base_size, 0) / base_units if base and known else math.nan,
+                max(size, 0) / units if known else math.nan,
+                max(size, 0) / kb if known else math.nan,
+            )
+        )
+    return tuple(rows)
+
+
+def _places(profile: Profile, lines: Sequence[LedgerLine], units: float, kb: float) -> tuple[PlaceRow, ...]:
+    sums = _sums(
+        (line for line in lines if line.what not in _HOP_WHATS),
+        lambda line: (line.what, line.detail, line.namespace, line.device, caller(profile, line.stack)),
+    )
+    rows = [
+        PlaceRow(
+            what,
+            detail,
+            profile.namespace_label(space),
+            profile.device_label(device),
+            who,
+            calls,
+            size,
+            calls / units,
+            size / kb if size >= 0 else math.nan,
+        )
+        for (what, detail, space, device, who), (calls, size) in sums.items()
+    ]
+    return tuple(sorted(rows, key=lambda row: (row.what, -row.calls)))
+
+
+def caller(profile: Profile, stack: int, depth: int = 2) -> str:
+    """Who asked: the frames above the counted function (or above the freeing of a packet), nearest first."""
+    if stack < 0:
+        return ""
+    names = [profile.frames.name[i] for i in profile.stacks[stack].tolist()]
+    start = 1
+    while start < len(names) and names[start] in _FREEING:
+        start += 1
+    return " < ".join(names[start : start + depth])
+
+
+def _hops(profile: Profile, lines: Iterable[LedgerLine]) -> tuple[HopRow, ...]:
+    table: dict[tuple[int, int], dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    mtus: dict[tuple[int, int], set[str]] = defaultdict(set)
+    for line in lines:
+        if line.device and line.what.endswith((" queued", " tx", " rx")):
+            place = line.namespace, line.device
+            table[place][line.what] += line.calls
+            if line.detail.startswith("MTU "):
+                mtus[place].add(line.detail.removeprefix("MTU "))
+    rows = [
+        HopRow(
+            profile.namespace_label(space),
+            profile.device_label(device),
+            " or ".join(sorted(mtus[space, device])),
+            seen["skb queued"],
+            seen["segments queued"],
+            seen["skb tx"],
+            seen["segments tx"],
+            seen["skb rx"],
+            seen["segments rx"],
+            seen["fragments tx"],
+            seen["fragments rx"],
+            seen["over MTU tx"] + seen["over MTU rx"],
+        )
+        for (space, device), seen in table.items()
+    ]
+    return tuple(sorted(rows, key=lambda r: -(r.sent + r.received + r.queued)))
+
+
+def _notes(profile: Profile) -> tuple[str, ...]:
+    """What was not probed: functions refused for the same reason in one line."""
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for probe in profile.probes:
+        if probe.state == "refused" and "; not counted: " in probe.reason:
+            reasons[probe.reason.split("; not counted: ")[0]].append(probe.name)
+    return tuple(f"not counted: {', '.join(names)}: {reason}" for reason, names in reasons.items())

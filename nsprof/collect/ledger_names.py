@@ -1,0 +1,96 @@
+"""What the ledger counts, and by which names kernels know it.
+
+`EVENTS` are the tracepoints, on every kernel; `FUNCTIONS` the functions, where the kernel grants fentry or kprobes. A
+function's older or newer names are in `also`: the first one that the kernel has is probed, under one event name, so
+that profiles of different kernels compare. `docs/probes/ledger.md` says on which kernels each was seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["EVENTS", "FUNCTIONS", "GRO_RESULTS", "Event", "Function", "function_named"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A tracepoint: its program in probes/ledger_hop.c (also its slot in `hits`), and what goes without it."""
+
+    program: str
+    tracepoint: str
+    lost: str
+
+
+EVENTS = (
+    Event("ledger_queue", "net_dev_queue", "packets before segmentation and software checksums"),
+    Event("ledger_xmit", "net_dev_start_xmit", "packets, segments and fragments that devices send"),
+    Event("ledger_receive", "netif_receive_skb", "packets, segments and fragments that are received"),
+    Event("ledger_busy", "net_dev_xmit", "requeues"),
+    Event("ledger_drop", "kfree_skb", "drops and their reasons"),
+    Event("ledger_backlog", "netif_rx", "packets put on a backlog"),
+    Event("ledger_resend", "tcp_retransmit_skb", "TCP retransmissions"),
+    Event("ledger_to_user", "skb_copy_datagram_iovec", "bytes copied to user space"),
+    Event("ledger_gro_in", "napi_gro_receive_entry", "devices of GRO's verdicts"),
+    Event("ledger_gro_out", "napi_gro_receive_exit", "GRO's verdicts"),
+)
+
+#: enum gro_result (include/linux/netdevice.h); 5.12 dropped GRO_DROP, which was 4.
+GRO_RESULTS = {0: "merged", 1: "merged, skb freed", 2: "held", 3: "normal", 4: "consumed"}
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A kernel function. `body` is its program in probes/ledger_calls.c, without the rung's prefix.
+
+    `what` is the event it is booked as. `result` says that its return value is looked at, `by_task` that it knows no
+    packet: the namespace is the task's, in task context. `user_copy` functions are booked only under a socket call.
+    """
+
+    name: str
+    body: str
+    what: str
+    also: tuple[str, ...] = ()
+    result: bool = False
+    by_task: bool = False
+    user_copy: bool = False
+    note: str = ""
+
+
+FUNCTIONS = (
+    Function("pskb_expand_head", "expand", "head realloc"),
+    Function("skb_copy", "skb0", "skb copy"),
+    Function("skb_copy_expand", "skb0", "skb copy"),
+    Function("__pskb_copy_fclone", "skb0", "skb copy", note="__pskb_copy before 3.18"),
+    Function("skb_copy_ubufs", "skb0", "copy of user pages"),
+    Function("__pskb_pull_tail", "pull", "linearise"),
+    Function("skb_clone", "skb0", "skb clone"),
+    Function("_copy_from_iter", "len1", "copy from user", by_task=True, user_copy=True),
+    Function("_copy_to_iter", "len1", "copy to user", by_task=True, user_copy=True),
+    Function("csum_and_copy_from_iter", "len1", "checksum", also=("csum_and_copy_from_iter_full",), by_task=True),
+    Function("csum_and_copy_to_iter", "len1", "checksum", by_task=True),
+    Function("skb_checksum_help", "help", "checksum"),
+    Function("__skb_checksum_complete", "skb0", "checksum"),
+    Function("csum_partial_copy_generic", "len2", "checksum primitive", by_task=True),
+    Function("csum_partial", "len1", "checksum primitive", by_task=True),
+    Function("__skb_gso_segment", "list", "gso software", result=True),
+    Function("dev_gro_receive", "skb1", "gro lookup"),
+    Function("ip_do_fragment", "skb2", "fragmented"),
+    Function("ip6_fragment", "skb2", "fragmented"),
+    Function("ip_defrag", "skb1", "reassembly"),
+    Function("ipv6_frag_rcv", "skb0", "reassembly"),
+    Function("enqueue_to_backlog", "skb0", "backlog"),
+    Function("nf_conntrack_in", "skb0", "conntrack"),
+    Function("nf_hook_slow", "skb0", "netfilter hook"),
+    Function("nft_do_chain", "indirect0", "nft chain"),
+    Function("ipt_do_table", "skb1", "iptables table", note="(skb, state, table) before 5.15"),
+    Function("br_nf_pre_routing", "skb1", "bridge netfilter"),
+    Function("dev_queue_xmit_nit", "skb0", "packet socket"),
+)
+
+
+def function_named(name: str) -> Function:
+    """The table's row of a function, or a plain count of its calls for one that is not in the table."""
+    for row in FUNCTIONS:
+        if name in (row.name, *row.also):
+            return row
+    return Function(name, "count", f"calls of {name}", by_task=True)

@@ -1,0 +1,157 @@
+"""The ledger for terminals and Markdown."""
+
+from __future__ import annotations
+
+import math
+
+from nsprof.model.ledger import LedgerReport
+from nsprof.render.tables import Cell, Column, Grid, Heading, Lines, Part
+from nsprof.units import format_count, format_figure
+
+__all__ = ["ledger_parts"]
+
+
+def ledger_parts(report: LedgerReport, *, limit: int = 40) -> list[Part]:
+    """A ledger: where fragmentation starts, events per unit, what devices saw, callers, agreement with MIBs.
+
+    `limit` rows of places (0: all).
+    """
+    against = f" against {report.base_title}" if report.base_title else ""
+    per = f", per {report.per}" + (f" of {report.reference}" if report.reference else "") if report.per else ""
+    cost = "unknown" if math.isnan(report.cost_share) else f"{report.cost_share * 100:.2f} % of the CPUs"
+    parts: list[Part] = [
+        Heading(f"Ledger of {report.title}{against}", 1),
+        Lines(
+            (
+                report.fragmentation,
+                f"{report.runs} counting pass{'es' * (report.runs != 1)}, {report.duration_s:.1f} s{per}; "
+                f"the probes cost {cost}",
+            )
+        ),
+    ]
+    if report.alarms:
+        parts.append(Lines(tuple(f"WARNING: {text}" for text in report.alarms), "bold red"))
+    parts += [Lines(("",)), _events(report)]
+    if report.hops:
+        parts += [Lines(("",)), Heading("Devices"), _hops(report)]
+    if report.places:
+        parts += [Lines(("",)), Heading("Where, and who asked"), _places(report, limit)]
+    if report.reconciled:
+        parts += [Lines(("",)), Heading("Against the kernel's own counters"), _reconciled(report)]
+    if report.notes:
+        parts += [Lines(("",)), Lines(report.notes, "dim", bullet=True)]
+    return parts
+
+
+def _size(value: int) -> str:
+    return format_count(value) if value >= 0 else ""
+
+
+def _figure(value: float) -> str:
+    return "" if math.isnan(value) else format_figure(value)
+
+
+def _events(report: LedgerReport) -> Grid:
+    unit = f" per {report.per}" if report.per else ""
+    columns = [Column("Event", right=False, wrap=True)]
+    if report.base_title:
+        columns += [Column(f"base{unit}", keep=1), Column(f"new{unit}"), Column("delta")]
+    else:
+        columns.append(Column(f"calls{unit}"))
+    columns += [
+        Column(f"bytes{unit}", keep=2),
+        Column("bytes per KB", keep=3),
+        Column("calls", keep=1),
+        Column("bytes", keep=4),
+    ]
+    rows = []
+    for row in report.events:
+        figures = [_figure(row.base), _figure(row.new)] if report.base_title else [_figure(row.new)]
+        if report.base_title:
+            figures.append(format_figure(row.new - row.base, sign=True) if row.new != row.base else "=")
+        cells = (*figures, _figure(row.new_bytes), _figure(row.new_bytes_per_kb), format_count(row.calls))
+        rows.append((row.what, *cells, _size(row.size_bytes)))
+    return Grid(tuple(columns), tuple(rows))
+
+
+def _hops(report: LedgerReport) -> Grid:
+    def both(skbs: int, segments: int) -> str:
+        return format_count(skbs) if skbs == segments else f"{skbs:,} ({segments:,})"
+
+    columns = (
+        Column("Device", right=False, wrap=True),
+        Column("MTU"),
+        Column("queued\n(segments)", keep=2),
+        Column("sent\n(segments)"),
+        Column("received\n(segments)"),
+        Column("fragments\nsent"),
+        Column("fragments\nreceived", keep=1),
+        Column("over\nMTU", keep=3),
+    )
+    rows = tuple(
+        (
+            f"{row.device} in {row.namespace}",
+            row.mtu,
+            both(row.queued, row.queued_segments),
+            both(row.sent, row.sent_segments),
+            both(row.received, row.received_segments),
+            format_count(row.fragments_sent),
+            format_count(row.fragments_received),
+            format_count(row.over_mtu),
+        )
+        for row in report.hops
+    )
+    return Grid(columns, rows)
+
+
+def _places(report: LedgerReport, limit: int) -> Grid:
+    columns = (
+        Column("Event", right=False, wrap=True),
+        Column("where", right=False),
+        Column("caller", right=False, keep=3, wrap=True),
+        Column("calls"),
+        Column(f"per {report.per or 'unit'}", keep=1),
+        Column("bytes", keep=2),
+        Column("per KB", keep=4),
+    )
+    shown = report.places[:limit] if limit else report.places
+    rows: list[tuple[Cell | str, ...]] = [
+        (
+            f"{row.what}: {row.detail}" if row.detail else row.what,
+            f"{row.device} in {row.namespace}" if row.device != "unknown" else row.namespace,
+            row.caller,
+            format_count(row.calls),
+            _figure(row.per_unit),
+            _size(row.size_bytes),
+            _figure(row.bytes_per_kb),
+        )
+        for row in shown
+    ]
+    if len(shown) < len(report.places):
+        rows.append((Cell(f"... {len(report.places) - len(shown):,} more (--limit 0)", "dim"), *[""] * 6))
+    return Grid(columns, tuple(rows))
+
+
+def _reconciled(report: LedgerReport) -> Grid:
+    columns = (
+        Column("Event", right=False, wrap=True),
+        Column("namespace", right=False),
+        Column("counted"),
+        Column("kernel"),
+        Column("agree", right=False),
+        Column("kernel's counter", right=False, keep=2, wrap=True),
+        Column("why not", right=False, keep=1, wrap=True),
+    )
+    rows = tuple(
+        (
+            row.what,
+            row.namespace,
+            format_count(row.counted),
+            format_count(row.kernel),
+            Cell(row.verdict, {"yes": "green", "no": "yellow"}.get(row.verdict, "")),
+            row.mib,
+            row.why,
+        )
+        for row in report.reconciled
+    )
+    return Grid(columns, rows)
