@@ -20,7 +20,7 @@ REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO))
 
 from nsprof import store  # noqa: E402
-from nsprof.analyse import causes  # noqa: E402
+from nsprof.analyse import Filter, causes  # noqa: E402
 from nsprof.collect.sampler import SamplerConfig  # noqa: E402
 from nsprof.errors import NsprofError  # noqa: E402
 from nsprof.model.profile import Profile  # noqa: E402
@@ -55,7 +55,7 @@ class Verdict:
 
 def judge(fault: Fault, profile: Profile, where: str) -> Verdict:
     """Explain a pair and compare with what was done."""
-    e = causes.explain(profile, profile, base_scenario="clean", new_scenario="fault")
+    e = causes.explain(profile, profile, base_scenario="clean", new_scenario="fault", where=Filter(side=fault.side))
     names = [f.cause for f in e.findings]
     rank = next((i for i, n in enumerate(names, 1) if n in fault.expect), 0)
     if fault.both:

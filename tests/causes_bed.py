@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from nsprof import topology, workload
 from nsprof.collect import host
@@ -42,7 +42,7 @@ class Fault:
     clean_command: tuple[str, ...] = ()
     prepare: Apply = nothing
     both: tuple[str, ...] = field(default=())
-    blind: bool = False
+    side: Literal["dut", "remote", "all"] = "dut"
 
     @property
     def twin(self) -> Fault:

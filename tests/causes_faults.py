@@ -265,7 +265,11 @@ FAULTS: tuple[Fault, ...] = (
         "small-writes", ("small-writes",), _V4, tcp_stream("-m", "64", "-D"), clean_command=tcp_stream("-m", "16384")
     ),
     Fault(
-        "tiny-receive-buffer", ("socket-buffer",), _V4, udp_stream(1400, "-S", "2048"), clean_command=udp_stream(1400)
+        "tiny-receive-buffer",
+        ("socket-buffer",),
+        _V4,
+        ("iperf3", "-u", "-b", "300M", "-l", "1400", "-t", "1", "-w", "4K"),
+        clean_command=("iperf3", "-u", "-b", "300M", "-l", "1400", "-t", "1"),
     ),
     Fault(
         "tiny-window", ("window-limited",), _V4, tcp_stream("-s", "2048", "-S", "2048"), clean_command=tcp_stream()
@@ -288,10 +292,57 @@ FAULTS: tuple[Fault, ...] = (
         ("flooding",),
         TopologySpec("veth-bridge", containers=30),
         udp_stream(512),
-        argvs("host", "ip link set {wire} type bridge_slave learning off", "bridge fdb flush dev {wire}"),
+        argvs(
+            "host",
+            "ip link set {wire} type bridge_slave learning off",
+            "ip link set {wire} type bridge_slave fdb_flush",
+        ),
     ),
     Fault("qdisc-pfifo", ("qdisc",), _V4, UDP_RR, argvs("client", "tc qdisc add dev {dev} root pfifo")),
-    Fault("receive-on-other-cpu", ("cross-cpu",), _V4, UDP_RR, receive_cpu(1)),
+    Fault("receive-on-other-cpu", ("cross-cpu",), _V4, UDP_RR, receive_cpu(1), side="all"),
+    Fault("tc-u32-100", ("tc-filters",), _V4, UDP_RR, u32_filters("client", 100)),
+    Fault("policy-rules-300", ("policy-rules",), _ROUTE, UDP_RR, policy_rules("host", 300)),
+    Fault(
+        "ebtables-150",
+        ("ebtables",),
+        _BRIDGE,
+        UDP_RR,
+        nft("host", _FORWARD, linear(150), family="bridge"),
+        prepare=sysctl("host", "bridge/bridge-nf-call-iptables", "0"),
+    ),
+    Fault(
+        "gro-for-requests",
+        ("gro-useless",),
+        TopologySpec("host", offloads={"gro": True}),
+        TCP_RR,
+        clean_spec=_V4,
+        side="all",
+    ),
+    Fault(
+        "qdisc-htb",
+        ("qdisc", "shaped"),
+        _V4,
+        UDP_RR,
+        argvs(
+            "client",
+            "tc qdisc add dev {dev} root handle 1: htb default 1",
+            "tc class add dev {dev} parent 1: classid 1:1 htb rate 10gbit",
+        ),
+    ),
+    Fault(
+        "mtu-1500-of-9000",
+        ("mtu-small",),
+        TopologySpec("host", mtu=1500, offloads={"tso": False, "gso": False}),
+        TCP_STREAM,
+        clean_spec=TopologySpec("host", mtu=9000, offloads={"tso": False, "gso": False}),
+    ),
+    Fault(
+        "hop-nat",
+        ("conntrack", "nat", "extra-hop-routing", "extra-hop-veth"),
+        TopologySpec("veth-nat"),
+        UDP_RR,
+        clean_spec=_V4,
+    ),
 )
 
 PAIRS: tuple[Fault, ...] = (

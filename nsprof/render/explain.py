@@ -35,7 +35,7 @@ def amount(value: float, measure: Measure, *, sign: bool = True) -> str:
     """A cost with its unit: `+5.1 us/packet`, `+1,204 instructions/transaction`."""
     if measure.unit == "ns" and measure.per not in ("share",) and abs(value) >= 10_000:
         text = cost(value / 1000, sign=sign)
-        return f"{text} us/{measure.per}" if measure.per else f"{text} us"
+        return f"{text} {measure.label.replace('ns', 'us', 1)}"
     return f"{cost(value, sign=sign)} {measure.label}"
 
 

@@ -30,6 +30,8 @@ __all__ = ["explain"]
 
 #: A repeated pass is not quite as dear as the first: caches are warm, or no longer.
 _SLACK = 1.5
+#: How often the path runs varies by a tenth by itself (coalescing).
+_OFTEN = 1.25
 
 _Array = NDArray[np.float64]
 
@@ -135,6 +137,11 @@ class _Engine:
         base, new, samples = self._inclusive(number)
         weight = weigh.weigh(base, new, self.totals, samples, self.samples, exact=self.exact)
         shown = not self.limits.functions and self._shown(rule, number, weight, bool(seen))
+        if rule.spread is not None and not shown and seen and rule.owns:
+            ratio = rule.spread.ratio(self.case)
+            if ratio >= _OFTEN:
+                shown_often = Seen("counters", f"{ratio:.3g} times as often: {rule.spread.about}")
+                return _Judged(number, rule, weight, False, (*seen, shown_often), against)
         strength = max((s.strength for s in seen), default=0.0)
         if rule.not_cpu or (rule.spread is not None and not rule.owns):
             ok = bool(seen)
@@ -186,20 +193,25 @@ class _Engine:
         """Consequences without evidence of their own go to their cause."""
         by_name = {j.rule.name: j for j in judged}
         for j in judged:
-            for name in j.rule.absorbs if len(j.kinds) >= 2 else ():
+            for name in (*j.rule.absorbs, *j.rule.subsumes) if len(j.kinds) >= 2 else ():
                 other = by_name.get(name)
-                if other is not None and not other.seen:
+                if other is not None and (not other.seen or name in j.rule.subsumes):
                     self.heirs[other.number] = j.number
         self._repeated(judged)
         return [j for j in judged if j.number not in self.heirs]
 
+    def _widest(self, judged: Sequence[_Judged]) -> _Judged | None:
+        """The cause by which the path runs more often: the best evidenced, then the one with the largest ratio."""
+        found = [(len(j.kinds), j.rule.spread.ratio(self.case), -j.number, j) for j in judged if j.rule.spread]
+        return max(found, key=lambda row: row[:3])[3] if found else None
+
     def _repeated(self, judged: list[_Judged]) -> None:
         """Where a cause makes the path run `ratio` times as often, whatever else is on the path costs as much more:
         that alone does not make it a cause of its own."""
-        spread = [(j.rule.spread.ratio(self.case), j) for j in judged if j.rule.spread and len(j.kinds) >= 2]
-        if not spread:
+        widest = self._widest([j for j in judged if len(j.kinds) >= 2])
+        if widest is None or widest.rule.spread is None:
             return
-        ratio, widest = max(spread, key=lambda pair: pair[0])
+        ratio = widest.rule.spread.ratio(self.case)
         for j in judged:
             if j is not widest and not j.seen and 0 < j.weight.new <= ratio * _SLACK * j.weight.base:
                 self.heirs.setdefault(j.number, widest.number)
@@ -227,9 +239,8 @@ class _Engine:
         }
         rest = shares.setdefault(-1, (np.zeros_like(self.totals[0]), np.zeros_like(self.totals[1])))
         # Samples without a candidate are in group 0 and so in the rest already.
-        spread = [(j.rule.spread.ratio(self.case), j) for j in accepted if j.rule.spread is not None]
-        if spread:
-            _, widest = max(spread, key=lambda pair: pair[0])
+        widest = self._widest(accepted)
+        if widest is not None:
             shares = self._spread(widest, widest.rule.spread, owner, shares, rest)
         return shares
 
@@ -247,6 +258,8 @@ class _Engine:
         for v, t, k in zip(self.sides.views, self.sides.tables, self.claims.key, strict=True):
             mine = wanted[row_categories(v, t)] & (owner[k] == -1)
             taken.append(np.bincount(v.run[mine], weights=v.cost[mine], minlength=len(v.runs)).astype("f8"))
+        if taken[1].mean() <= taken[0].mean():
+            return shares  # the rest of the path became no dearer: there is nothing to give away
         own = shares.get(widest.number, (np.zeros_like(rest[0]), np.zeros_like(rest[1])))
         return {
             **shares,
@@ -314,7 +327,8 @@ class _Engine:
 
     def _rank(self, f: Finding) -> float:
         if f.not_cpu:
-            return max(f.strength * self.case.base_total, f.delta)
+            # Both are shares of what there is now: of the time lost, or of the cost.
+            return max(f.strength * self.case.new_total, f.delta)
         return f.delta
 
     def _answer(self, findings: list[Finding], shares: dict[int, tuple[_Array, _Array]]) -> Explanation:

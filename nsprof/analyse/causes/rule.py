@@ -93,7 +93,8 @@ class Rule:
     where cost is small). `checks` must agree, `contradictions` must not. `needs_check` says that functions alone
     do not even make it possible (their cost has everyday reasons). `not_cpu` marks causes that cost throughput or
     latency without CPU time. `absorbs` names causes that are a mere consequence of this one: where they have no
-    evidence of their own besides functions, their cost is this one's. `threshold` states where its limits come from.
+    evidence of their own besides functions, their cost is this one's; `subsumes` those that it brings about, settings
+    and all. `threshold` states where its limits come from.
     """
 
     name: str
@@ -110,5 +111,6 @@ class Rule:
     not_cpu: bool = False
     fallback: bool = False
     absorbs: tuple[str, ...] = ()
+    subsumes: tuple[str, ...] = ()
     threshold: str = ""
     kernels: tuple[str, ...] = field(default=())

@@ -10,10 +10,7 @@ RULE = Rule(
     what="Programs attached to cgroups, sockets or devices run for each packet; maps and helpers are theirs, too.",
     owns=(
         Owned(
-            words(
-                "bpf_prog_* __cgroup_bpf_run_filter_* cls_bpf_classify sk_filter_trim_cap bpf_skb_* bpf_fib_* "
-                "bpf_redirect*"
-            ),
+            words("bpf_prog_* __cgroup_bpf_run_filter_* cls_bpf_classify bpf_skb_* bpf_fib_* bpf_redirect*"),
             not_under=words(
                 "do_xdp_generic netif_receive_generic_xdp veth_xdp_rcv_skb veth_xdp_rcv packet_rcv tpacket_rcv"
             ),

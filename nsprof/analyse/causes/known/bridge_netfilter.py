@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from nsprof.analyse.causes.look import space_fact
 from nsprof.analyse.causes.rule import Owned, Rule, Try, words
+
+
+def _called(facts: Mapping[str, Any]) -> tuple[str, ...]:
+    settings = facts.get("sysctl") or {}
+    names = ("bridge-nf-call-iptables", "bridge-nf-call-ip6tables")
+    return tuple(n for n in names if settings.get(f"net.bridge.{n}") == "1")
+
 
 RULE = Rule(
     name="bridge-netfilter",
@@ -16,12 +26,9 @@ RULE = Rule(
     signature=words("br_nf_pre_routing br_nf_post_routing br_nf_forward_ip br_nf_forward"),
     checks=(
         space_fact(
-            lambda f: (
-                (f.get("sysctl") or {}).get("net.bridge.bridge-nf-call-iptables") == "1"
-                or (f.get("sysctl") or {}).get("net.bridge.bridge-nf-call-ip6tables") == "1"
-            ),
-            lambda space, now, before: f"bridge-nf-call-iptables is on in {space} (base: off, or no such namespace)",
-            "net.bridge.bridge-nf-call-ip(6)tables is 1 in new and not at base",
+            _called,
+            lambda space, now, before: f"{', '.join(now)} on in {space} (base: {', '.join(before or ()) or 'none'})",
+            "net.bridge.bridge-nf-call-(ip|ip6|arp)tables is 1 in new and not at base",
         ),
     ),
     tries=(

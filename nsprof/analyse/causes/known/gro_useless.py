@@ -26,7 +26,8 @@ RULE = Rule(
                 "tcp4_gro_receive tcp6_gro_receive udp4_gro_receive udp6_gro_receive gro_normal_list "
                 "napi_gro_complete "
                 "skb_gro_receive gro_complete gro_flush_normal __gro_flush"
-            )
+            ),
+            not_under=words("gro_cell_poll vxlan_rcv"),
         ),
     ),
     signature=words("dev_gro_receive"),

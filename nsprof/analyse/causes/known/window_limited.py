@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from nsprof.analyse.causes.case import Case
-from nsprof.analyse.causes.look import busy_share, more, slower, workload
-from nsprof.analyse.causes.rule import Rule, Seen, Try
+from nsprof.analyse.causes.look import busy_share, more, skbs_per_unit, slower, workload
+from nsprof.analyse.causes.rule import Rule, Seen, Spread, Try
 
 _SIZES = workload(("-s", "-S", "-w"))
 
@@ -41,6 +41,13 @@ def _smaller(case: Case) -> Seen | None:
     )
 
 
+def _gathered(case: Case) -> Seen | None:
+    ratio = skbs_per_unit(case)
+    if case.per != "kb" or ratio < 1.25:
+        return None
+    return Seen("counters", f"{ratio:.3g} times as many skbs for the same KB: no more than a window is sent at once")
+
+
 def _window(case: Case) -> Seen | None:
     return _zero(case) or _smaller(case)
 
@@ -62,9 +69,36 @@ RULE = Rule(
             "zero windows or a pruned queue on one segment in a thousand and 3 times base's, or other buffers",
             must=True,
         ),
+        more(_gathered, "counters", "1.25 times as many skbs a unit: the sender never gathers more than a window"),
         more(_waiting, "counters", "the busiest CPU under test is busy less than 90 %"),
     ),
     not_cpu=True,
+    spread=Spread(
+        skbs_per_unit,
+        "the path per skb, and a wake-up a window",
+        (
+            "TCP",
+            "IP",
+            "routing",
+            "neighbour",
+            "qdisc and xmit",
+            "veth",
+            "bridge",
+            "other virtual device",
+            "softirq and backlog",
+            "GRO/GSO",
+            "skb alloc/free",
+            "memory",
+            "netfilter/conntrack",
+            "copy",
+            "locking",
+            "scheduling",
+            "syscall and socket",
+            "other",
+            "skid",
+            "user",
+        ),
+    ),
     tries=(
         Try(
             "leave the buffers to auto-tuning, and raise its limits",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nsprof.analyse.causes.look import space_fact
-from nsprof.analyse.causes.rule import Owned, Rule, Try, words
+from nsprof.analyse.causes.look import skbs_per_unit, space_fact
+from nsprof.analyse.causes.rule import Owned, Rule, Spread, Try, words
 
 RULE = Rule(
     name="xdp-veth",
@@ -12,12 +12,8 @@ RULE = Rule(
     "short are "
     "copied to pages first.",
     owns=(
-        Owned(
-            words(
-                "veth_xdp_rcv_skb veth_convert_skb_to_xdp_buff veth_xdp_rcv veth_poll skb_pp_cow_data "
-                "skb_cow_data_for_xdp"
-            )
-        ),
+        Owned(words("veth_xdp_rcv_skb veth_convert_skb_to_xdp_buff skb_pp_cow_data skb_cow_data_for_xdp")),
+        Owned(words("veth_xdp_rcv veth_poll"), leaf=True),
     ),
     signature=words("veth_xdp_rcv_skb veth_convert_skb_to_xdp_buff"),
     checks=(
@@ -27,6 +23,35 @@ RULE = Rule(
             "a device with an XDP program in driver mode that base has not",
         ),
     ),
+    # The peer of a veth with XDP loses GSO (veth_set_features and veth_xdp_set): every segment travels alone.
+    spread=Spread(
+        skbs_per_unit,
+        "the whole path per skb, as often as there are more skbs",
+        (
+            "TCP",
+            "IP",
+            "routing",
+            "neighbour",
+            "qdisc and xmit",
+            "veth",
+            "bridge",
+            "softirq and backlog",
+            "GRO/GSO",
+            "skb alloc/free",
+            "memory",
+            "netfilter/conntrack",
+            "copy",
+            "locking",
+            "scheduling",
+            "syscall and socket",
+            "checksum",
+            "other",
+            "skid",
+            "BPF",
+            "other virtual device",
+        ),
+    ),
+    subsumes=("software-segmentation", "gro-useless"),
     tries=(Try("attach to tc of the pair instead, or to the physical device", "ip link set dev DEV xdp off"),),
     source="drivers/net/veth.c veth_convert_skb_to_xdp_buff()",
     threshold="no limit of its own: runs only with XDP on veth",
