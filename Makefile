@@ -1,5 +1,5 @@
 # For developers' comfort only: nothing here is needed to use nsprof or to run its tests.
-.PHONY: setup check test quick format bench-overhead bench-topology bench-flamegraph bench-import
+.PHONY: setup check test quick format bench-overhead bench-topology bench-flamegraph bench-import calibrate
 
 setup: ; scripts/setup.sh --tests
 check: setup ; scripts/check.sh
@@ -13,3 +13,4 @@ bench-overhead: setup ; .venv/bin/python scripts/bench_overhead.py
 bench-topology: setup ; .venv/bin/python scripts/bench_topology.py
 bench-flamegraph: setup ; .venv/bin/python scripts/bench_flamegraph.py
 bench-import: setup ; .venv/bin/python scripts/bench_import.py
+calibrate: setup ; .venv/bin/python scripts/calibrate.py

@@ -1,0 +1,103 @@
+"""`make calibrate`: the statistics against pairs whose truth is known, on this machine.
+
+Native A/A pairs (a scenario against itself), synthetic pairs drawn from the noise of those very runs, and known
+overheads injected into them. What is printed was measured in this call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from nsprof.bench.plan import BenchOptions, Case, Plan, plan_of
+from nsprof.model.profile import Profile
+
+__all__ = ["Calibration", "calibrate", "plan_aa"]
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Lines to print, and whether every promise was kept."""
+
+    lines: tuple[str, ...]
+    kept: bool
+
+
+def plan_aa(command: Sequence[str], *, scenario: str, pairs: int, runs: int, seed: int | None = None) -> Plan:
+    """`pairs` times the same scenario twice (A1, B1, A2, B2, ...), `runs` runs each, all in one fair order."""
+    one = plan_of(BenchOptions(command=tuple(command), scenarios=(scenario,), runs=runs, seed=seed))
+    spec = one.cases[0].spec
+    cases = tuple(
+        Case("", f"{side}{pair}", spec, tuple(command)) for pair in range(1, pairs + 1) for side in ("A", "B")
+    )
+    return Plan(cases=cases, runs=runs, baseline="A1", seed=seed, title=f"A/A of {scenario}")
+
+
+def calibrate(
+    profile: Profile, *, pairs: int, synthetic: int, runs: int, injected: Sequence[float] = (50.0, 200.0)
+) -> Calibration:
+    """Judge a profile of `plan_aa`. `synthetic` pairs are drawn for each question."""
+    from nsprof.analyse import calibration
+    from nsprof.analyse.selection import view
+
+    lines: list[str] = []
+    rates = []
+    flagged = total = 0
+    halves = []
+    for pair in range(1, pairs + 1):
+        functions, whole, half = calibration.native_pair(profile, f"A{pair}", f"B{pair}")
+        flagged += functions
+        total += whole
+        halves.append(half)
+    rates.append(
+        calibration.rate(
+            f"native A/A pairs that flag no function ({runs} runs a side)", pairs - flagged, pairs, at_least=0.95
+        )
+    )
+    rates.append(
+        calibration.rate(f"native A/A pairs that flag the total ({runs} runs a side)", total, pairs, at_most=0.05)
+    )
+    names = [f"{side}{pair}" for pair in range(1, pairs + 1) for side in ("A", "B")]
+    noise = calibration.noise_of(profile, names)
+    totals = noise.costs.sum(axis=0)
+    spread = float(totals.std(ddof=1) / totals.mean())
+    seconds = [r.duration_s for n in names for r in view(profile, scenario=n).run_objects]
+    lines.append(
+        f"{noise.runs} runs of {sum(seconds) / len(seconds):.1f} s recorded, {len(noise.names)} functions, "
+        f"{totals.mean():,.0f} {noise.label}, run-to-run standard deviation {spread:.1%}"
+    )
+    rates += calibration.aa_pairs(noise, pairs=synthetic, runs=runs)
+    for true_cost in injected:
+        rates += calibration.injected_pairs(noise, true_cost=true_cost, pairs=synthetic, runs=runs)
+    for r in rates:
+        word = "" if r.wanted == "-" else f"; wanted {r.wanted}: {'kept' if r.kept else 'NOT KEPT'}"
+        lines.append(f"{r.what}: {r.hits}/{r.tries} = {r.share:.1%} [{r.low:.1%}, {r.high:.1%}]{word}")
+    lines += _needed(spread, runs, halves)
+    return Calibration(tuple(lines), all(r.kept for r in rates))
+
+
+def _needed(spread: float, runs: int, halves: Sequence[float]) -> list[str]:
+    """What it would take to tell 1 % here: the half-width goes with 1 / sqrt(runs)."""
+    widest = max(halves)
+    more = max(1.0, (widest / 0.01) ** 2)
+    return [
+        f"half-width of a pair's total here: {min(halves):.1%} to {widest:.1%} with {runs} runs a side",
+        f"to tell 1 % apart with this spread ({spread:.1%}): about {more * runs:,.0f} runs a side, or runs "
+        f"{more:,.0f} times as long where the spread is chance of sampling alone",
+    ]
+
+
+def run_and_calibrate(
+    command: Sequence[str],
+    *,
+    scenario: str,
+    pairs: int,
+    runs: int,
+    synthetic: int,
+    say: Callable[[int, int, str], None],
+) -> tuple[Profile, Calibration]:
+    """Record the A/A pairs on this machine and judge them. Raises NsprofError."""
+    from nsprof.bench.run import run_plan
+
+    profile = run_plan(plan_aa(command, scenario=scenario, pairs=pairs, runs=runs), advance=say).profile
+    return profile, calibrate(profile, pairs=pairs, synthetic=synthetic, runs=runs)
