@@ -6,15 +6,17 @@ BCC's Python module is the distribution's package `python3-bpfcc`; it lies in th
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from nsprof.errors import PreflightError
 
-__all__ = ["DIST_PACKAGES", "load"]
+__all__ = ["DIST_PACKAGES", "functions", "load", "tables", "version"]
 
 #: Where distributions put Python modules of the system interpreter.
 DIST_PACKAGES = ("/usr/lib/python3/dist-packages", "/usr/lib/python3/site-packages")
@@ -47,6 +49,32 @@ def load(dist_packages: tuple[str, ...] = DIST_PACKAGES) -> ModuleType:
             f"pip uninstall bcc, then {_HINT}",
         )
     return module
+
+
+def version(dist_packages: tuple[str, ...] = DIST_PACKAGES) -> str:
+    """The text that BCC says its version with, without importing it; "" where that cannot be told."""
+    for base in dist_packages:
+        try:
+            return (Path(base) / "bcc" / "version.py").read_text()
+        except OSError:
+            continue
+    return ""
+
+
+def functions(bpf: Any) -> list[str]:
+    """Names of the functions of a BPF object of BCC."""
+    lib = load().libbcc.lib
+    return [lib.bpf_function_name(bpf.module, i).decode() for i in range(lib.bpf_num_functions(bpf.module))]
+
+
+def tables(bpf: Any) -> dict[str, int]:
+    """Descriptors of the maps of a BPF object of BCC, by name."""
+    lib = load().libbcc.lib
+    count, name, fd = lib.bpf_num_tables, lib.bpf_table_name, lib.bpf_table_fd_id
+    count.restype, count.argtypes = ctypes.c_size_t, [ctypes.c_void_p]
+    name.restype, name.argtypes = ctypes.c_char_p, [ctypes.c_void_p, ctypes.c_size_t]
+    fd.restype, fd.argtypes = ctypes.c_int, [ctypes.c_void_p, ctypes.c_size_t]
+    return {name(bpf.module, i).decode(): fd(bpf.module, i) for i in range(count(bpf.module))}
 
 
 def _import_from(init: Path) -> ModuleType:

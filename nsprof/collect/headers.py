@@ -17,7 +17,7 @@ from pathlib import Path
 
 from nsprof.errors import PreflightError
 
-__all__ = ["BTF", "cache_root", "header_tree"]
+__all__ = ["BTF", "cache_root", "header_tree", "private_directory"]
 
 BTF = Path("/sys/kernel/btf/vmlinux")
 
@@ -87,7 +87,7 @@ def header_tree(btf: Path = BTF, cache: Path | None = None) -> Path:
     release = os.uname().release
     digest = hashlib.sha256(b"%d\0%s\0" % (_LAYOUT, release.encode()) + content).hexdigest()[:24]
     root = cache_root() if cache is None else cache
-    _private_directory(root)
+    private_directory(root)
     tree = root / f"headers-{digest}"
     if tree.exists():
         _check_private(tree)
@@ -116,7 +116,8 @@ def cache_root() -> Path:
     return Path.home() / ".cache" / "nsprof"
 
 
-def _private_directory(path: Path) -> None:
+def private_directory(path: Path) -> None:
+    """Make a directory that is this user's alone. Raises PreflightError when it cannot be made or is not."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

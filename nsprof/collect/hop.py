@@ -232,7 +232,13 @@ class HopProbes:
         """What the sampler is compiled with to read these contexts. Raises ProbeError before load()."""
         if self._map is None or self._owners is None:
             raise ProbeError("the hop probes are not loaded")
-        return {"HOP": 1, "HOPS_FD": self._map.fd, "OWNERS_FD": self._owners.fd}
+        return {"HOP": 1}
+
+    def lent(self) -> dict[str, int]:
+        """The tables that the sampler reads, by their names in its source. Raises ProbeError before load()."""
+        if self._map is None or self._owners is None:
+            raise ProbeError("the hop probes are not loaded")
+        return {"HOPS_FD": self._map.fd, "OWNERS_FD": self._owners.fd}
 
     def contexts(self) -> Any:
         """The per-CPU contexts as they stand now (dtype HOP_CPU, one a possible CPU)."""

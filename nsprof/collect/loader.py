@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 import struct
@@ -14,8 +15,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from nsprof.collect import bcc_door, btf, headers
-from nsprof.collect.loader_syscall import MapReader, load_program, map_fd
+from nsprof.collect import bcc_door, btf, headers, loader_cache
+from nsprof.collect.loader_syscall import MapReader, create_map, load_program, map_info
 from nsprof.errors import PreflightError, ProbeError
 
 __all__ = [
@@ -53,6 +54,9 @@ OFFSETS = (
     ("sk_buff", "mac_header"),
     ("napi_struct", "dev"),
 )
+
+#: Stands in compiled instructions for the first map lent by another program; no descriptor is as high.
+_LENT_FD = 0x4E530000
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -116,63 +120,120 @@ def _accepted(code: bytes) -> bool:
 
 
 class Program:
-    """One compiled source file: its functions are loaded by name, its maps opened by name. Close it."""
+    """One compiled source file with maps of its own: its functions are loaded by name, its maps opened by name.
 
-    def __init__(self, name: str, bpf: Any) -> None:
+    `lent` are descriptors of other programs' maps, by the names the source has for them. Close it.
+    """
+
+    def __init__(self, name: str, compiled: loader_cache.Compiled, lent: Mapping[str, int] | None = None) -> None:
+        """Makes the maps. Raises ProbeError when the kernel refuses one; then none stays."""
         self.name = name
-        self.bpf = bpf
+        self.functions = compiled.functions
+        self._loaded: list[int] = []
+        self._own: dict[str, int] = {}
+        self._lent = dict(lent or {})
+        for each in compiled.maps:
+            sizes = (each.kind, each.key_size, each.value_size, each.entries)
+            try:
+                self._own[each.name] = create_map(*sizes, flags=each.flags, name=each.name)
+            except OSError as error:
+                self.close()
+                hint = "run as root (sudo nsprof ...)" if isinstance(error, PermissionError) else ""
+                cause = "not permitted" if isinstance(error, PermissionError) else error.strerror
+                raise ProbeError(f"BPF program {name} was refused: map {each.name}: {cause}", hint) from error
 
     def load(self, function: str, kind: int) -> int:
         """Load one function; returns its file descriptor (owned by the Program). Raises ProbeError."""
-        caught: list[str] = []
         try:
-            with _captured_stderr(caught):
-                fd: int = self.bpf.load_func(function.encode(), kind).fd
-        except Exception as error:
-            raise _refused(f"{self.name}:{function}", error, "".join(caught)) from error
+            fd = load_program(self.code(function), kind, name=function)
+        except ProbeError as error:
+            raise _refused(f"{self.name}:{function}", error, error.details) from error
+        self._loaded.append(fd)
         return fd
 
     def code(self, function: str) -> bytes:
-        """The function's BPF instructions, for loading in ways that BCC does not know. Raises ProbeError."""
+        """The function's BPF instructions with the maps' descriptors, for load_program(). Raises ProbeError."""
         try:
-            code: bytes = self.bpf.dump_func(function.encode())
-        except Exception as error:
-            raise ProbeError(f"BPF program {self.name} has no function {function!r}: {error}") from error
-        return code
+            code, places = self.functions[function]
+        except KeyError:
+            raise ProbeError(f"BPF program {self.name} has no function {function!r}") from None
+        return loader_cache.relocated(code, places, {**self._lent, **self._own})
 
     def map(self, name: str, key: Any, value: Any, entries: int) -> MapReader:
-        """A reader of the map `name` with numpy dtypes of its key and value."""
-        return MapReader(map_fd(self.bpf, name), key, value, entries)
+        """A reader of the map `name` with numpy dtypes of its key and value. Raises ProbeError if unfit."""
+        return MapReader(self._own[name], key, value, entries, f"{self.name}:{name}")
 
     def close(self) -> None:
         """Unload everything. Calling it twice is harmless."""
-        if self.bpf is not None:
-            self.bpf.cleanup()
-            self.bpf = None
+        while self._loaded:
+            os.close(self._loaded.pop())
+        while self._own:
+            os.close(self._own.popitem()[1])
 
 
-def compile_program(name: str, defines: Mapping[str, int | str] | None = None) -> Program:
-    """Compile `probes/<name>.c` with `-DKEY=value` for each of `defines`.
+def compile_program(
+    name: str, defines: Mapping[str, int | str] | None = None, *, lent: Mapping[str, int] | None = None
+) -> Program:
+    """Compile `probes/<name>.c` with `-DKEY=value` for each of `defines`, or take what an earlier call made of it.
 
+    `lent` are maps of other programs: name of a define that stands for the descriptor in the source -> descriptor.
     Raises PreflightError where BCC or the kernel's types are missing, ProbeError when the compiler refuses.
     """
-    bcc = bcc_door.load()
-    tree = headers.header_tree()
     source = probes_dir() / f"{name}.c"
     try:
         text = source.read_bytes()
+        included = [(path.name, path.read_bytes()) for path in sorted((probes_dir() / "include").glob("*.h"))]
     except OSError as error:
-        raise ProbeError(f"BPF source {source}: {error.strerror}") from error
-    flags = ["-Wno-everything", f"-I{probes_dir() / 'include'}", f"-I{tree / 'include'}"]
-    flags += offset_flags(btf.kernel_types())
+        raise ProbeError(f"BPF source {error.filename}: {error.strerror}") from error
+    flags = offset_flags(btf.kernel_types())
     flags += [f"-D{key}={value}" for key, value in (defines or {}).items()]
+    standing = {key: _LENT_FD + number for number, key in enumerate(lent or {})}
+    flags += [f"-D{key}={value}" for key, value in standing.items()]
+    parts: list[str | bytes] = [name, text, *flags, "headers"]
+    parts += [part for pair in included for part in pair]
+    key = loader_cache.digest_of([*parts, "kernel", *_kernel_identity()])
+    place = headers.cache_root() / "programs"
+    compiled = loader_cache.read(place, key)
+    if compiled is None:
+        compiled = _compile(name, text, flags, standing)
+        loader_cache.write(place, key, compiled)
+    return Program(name, compiled, lent)
+
+
+@lru_cache(maxsize=1)
+def _kernel_identity() -> tuple[str | bytes, ...]:
+    """What the running kernel and the compiler contribute to a compiled program."""
+    try:
+        notes = Path("/sys/kernel/notes").read_bytes()  # holds the build id
+    except OSError:
+        notes = b""
+    types = hashlib.sha256(btf.KERNEL_BTF.read_bytes()).digest()
+    system = os.uname()
+    return system.release, system.version, system.machine, notes, types, bcc_door.version()
+
+
+def _compile(name: str, text: bytes, flags: list[str], standing: Mapping[str, int]) -> loader_cache.Compiled:
+    """Compile by BCC and take the instructions and the maps' shapes out of it."""
+    bcc = bcc_door.load()
+    tree = headers.header_tree()
+    paths = ["-Wno-everything", f"-I{probes_dir() / 'include'}", f"-I{tree / 'include'}"]
     caught: list[str] = []
     try:
         with _kernel_source(tree), _captured_stderr(caught):
-            bpf = bcc.BPF(text=text, cflags=flags)
+            bpf = bcc.BPF(text=text, cflags=[*paths, *flags])
     except Exception as error:
         raise _refused(name, error, "".join(caught)) from error
-    return Program(name, bpf)
+    try:
+        maps = [loader_cache.MapSpec(each, *map_info(fd)) for each, fd in bcc_door.tables(bpf).items()]
+        names = {fd: each for each, fd in bcc_door.tables(bpf).items()}
+        names |= {value: each for each, value in standing.items()}
+        codes = {each: bpf.dump_func(each.encode()) for each in bcc_door.functions(bpf)}
+        functions = {each: (code, loader_cache.references(code, names)) for each, code in codes.items()}
+    except (OSError, KeyError) as error:
+        raise ProbeError(f"BPF program {name} cannot be taken out of BCC: {error}") from error
+    finally:
+        bpf.cleanup()
+    return loader_cache.Compiled(tuple(maps), functions)
 
 
 def offset_flags(types: btf.TypeTable) -> list[str]:

@@ -10,6 +10,8 @@ import ctypes
 import errno
 import fcntl
 import os
+import re
+import resource
 import struct
 from typing import Any
 
@@ -22,8 +24,9 @@ __all__ = [
     "MapReader",
     "attach_raw_tracepoint",
     "bpf",
+    "create_map",
     "load_program",
-    "map_fd",
+    "map_info",
     "perf_event_open",
     "perf_ioctl",
     "program_id",
@@ -35,9 +38,10 @@ _NUMBERS = {"x86_64": (321, 298), "aarch64": (280, 241), "riscv64": (280, 241), 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 # enum bpf_cmd
-_MAP_LOOKUP, _MAP_UPDATE, _MAP_DELETE, _MAP_NEXT = 1, 2, 3, 4
+_MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _MAP_DELETE, _MAP_NEXT = 0, 1, 2, 3, 4
 _PROG_LOAD, _PROG_NEXT_ID, _PROG_FD_BY_ID, _INFO_BY_FD = 5, 11, 13, 15
 _RAW_TRACEPOINT_OPEN, _MAP_TAKE_BATCH = 17, 25
+_PER_CPU = (5, 6, 10)  # enum bpf_map_type: PERCPU_HASH, PERCPU_ARRAY, LRU_PERCPU_HASH
 
 
 def _number(index: int) -> int:
@@ -59,20 +63,53 @@ def bpf(command: int, attributes: bytes | bytearray) -> tuple[int, bytes]:
     return int(result), buffer.raw
 
 
-def map_fd(module: Any, name: str) -> int:
-    """The file descriptor of a map of a BCC module."""
-    fd: int = module[name.encode()].map_fd
-    return fd
+def create_map(kind: int, key_size: int, value_size: int, entries: int, *, flags: int = 0, name: str = "") -> int:
+    """BPF_MAP_CREATE; returns the file descriptor. Raises OSError.
+
+    Before Linux 5.11 maps count against RLIMIT_MEMLOCK: it is raised when it stands in the way.
+    """
+    attributes = bytearray(72)
+    struct.pack_into("<IIIII", attributes, 0, kind, key_size, value_size, entries, flags)
+    attributes[28:43] = re.sub(r"[^A-Za-z0-9_.]", "_", name).encode()[:15].ljust(15, b"\0")
+    try:
+        return bpf(_MAP_CREATE, attributes)[0]
+    except PermissionError:
+        limits = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+        if limits == (resource.RLIM_INFINITY, resource.RLIM_INFINITY) or os.geteuid() != 0:
+            raise
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        return bpf(_MAP_CREATE, attributes)[0]
+
+
+def map_info(fd: int) -> tuple[int, int, int, int, int]:
+    """(kind, key size, value size, entries, flags) of a map as the kernel has it (struct bpf_map_info)."""
+    info = ctypes.create_string_buffer(88)
+    bpf(_INFO_BY_FD, struct.pack("<IIQ", fd, len(info), ctypes.addressof(info)))
+    kind, _, key_size, value_size, entries, flags = struct.unpack_from("<IIIIII", info)
+    return kind, key_size, value_size, entries, flags
 
 
 class MapReader:
-    """A hash or array map read into numpy: `key` and `value` are dtypes of the C structs' exact sizes."""
+    """A hash or array map read into numpy: `key` and `value` are dtypes of the C structs' exact sizes.
 
-    def __init__(self, fd: int, key: Any, value: Any, entries: int) -> None:
+    Raises ProbeError when they are not: the kernel copies as many bytes as its own sizes say, so a struct that has
+    changed on one side only would be read shifted, and beyond the end of what was made room for.
+    """
+
+    def __init__(self, fd: int, key: Any, value: Any, entries: int, name: str = "") -> None:
         self.fd = fd
         self.key = np.dtype(key)
         self.value = np.dtype(value)
         self.entries = entries
+        kind, key_size, value_size, *_ = map_info(fd)
+        if (key_size, value_size) != (self.key.itemsize, self.value.itemsize):
+            raise ProbeError(
+                f"BPF map {name or fd}: the program has keys of {key_size} and values of {value_size} bytes, nsprof "
+                f"reads {self.key.itemsize} and {self.value.itemsize}: probes/ and nsprof/ are of different versions",
+                "reinstall nsprof",
+            )
+        if kind in _PER_CPU and value_size % 8:
+            raise ProbeError(f"BPF map {name or fd}: per-CPU values of {value_size} bytes are not multiples of 8")
 
     def take(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """All entries of a hash map, removed from it: keys and values in parallel arrays.

@@ -130,7 +130,7 @@ class Sampler:
             if hop is not None:
                 hop.load()
                 defines |= hop.defines()
-            program = loader.compile_program("sampler", defines)
+            program = loader.compile_program("sampler", defines, lent=hop.lent() if hop is not None else None)
             functions = [program.load(f"on_event_{number}", loader.PERF_EVENT) for number in range(len(self.events))]
             self._state = _State(
                 program,

@@ -72,6 +72,25 @@ def missed(batch: RawBatch, cpu: int) -> int:
     return sum(int(w.tallies["missed"][0][cpu]) for w in batch.windows)
 
 
+def assert_losses_are_explained(batch: RawBatch) -> None:
+    """Every counter is a count of hits, and what is missing of the expected samples is told by them."""
+    for event in range(len(batch.events)):
+        found, hits = losses(batch, event), batch.hits(event)
+        seen = int(batch.values["count"][batch.keys["event"] == event].sum())
+        assert found.seen == seen == hits - found.map_full
+        for each in (found.map_full, found.stack_collisions, found.no_stack):
+            assert 0 <= each <= hits
+        for window in batch.windows:
+            tally = window.tallies[event]
+            for name in ("map_full", "stack_full", "no_stack", "late"):
+                assert (tally[name] <= 2 * tally["hits"]).all(), name  # a hit may store two stacks
+            if batch.periods_ns[event]:
+                assert (tally["weight"] == tally["hits"] * np.uint64(batch.periods_ns[event])).all()
+        if batch.periods_ns[event]:
+            assert found.expected - found.seen == found.map_full + found.lost_records
+            assert 0 <= found.lost_records <= found.expected
+
+
 def profile_of(batch: RawBatch) -> Profile:
     builder = ProfileBuilder()
     builder.runs.append(Run("test"))
@@ -117,6 +136,7 @@ def test_a_busy_cpu_gives_frequency_times_seconds_and_its_weight_is_the_busy_tim
     share = used_s / window.seconds
     slack = 3 * (window.seconds / 499 * share * (1 - share)) ** 0.5 + 0.02
     assert abs(sampled_s - used_s) < slack
+    assert_losses_are_explained(batch)
     found = losses(batch)
     assert found.map_full == found.stack_collisions == found.no_stack == 0
     slack = 3 * len(cpus) + 0.01 * found.expected
@@ -201,7 +221,7 @@ def test_full_tables_lose_samples_and_every_lost_one_is_counted() -> None:
     on_cpu0 = int(batch.windows[0].tallies["hits"][0][0])
     assert abs(due(batch, 0) - on_cpu0 - missed(batch, 0)) <= 3 + 0.01 * due(batch, 0)
     assert found.seen == stored and found.map_full > 0
-    assert found.expected - found.seen == found.map_full + found.lost_records
+    assert_losses_are_explained(batch)
     assert found.stack_collisions > 0, "more distinct stacks than the table holds"
 
 
@@ -287,14 +307,16 @@ def skid_share(profile: Profile) -> float:
 
 def test_the_structs_are_as_the_program_has_them(at_499: Sampler) -> None:
     state = at_499._loaded()
-    table = state.program.bpf
     for name, key, value in (
         ("samples", SAMPLE_KEY, SAMPLE_VALUE),
         ("stacks", np.dtype("u8"), STACK),
         ("tallies", np.dtype("u4"), TALLY),
         ("control", np.dtype("u4"), CONTROL),
     ):
-        assert map_sizes(table[name.encode()].map_fd) == (key.itemsize, value.itemsize), name
+        assert state.program.map(name, key, value, 1).key.itemsize == key.itemsize  # refused where they differ
+        other = np.dtype([("a", value), ("b", "u8")])
+        with pytest.raises(ProbeError, match=f"sampler:{name}: the program has keys of"):
+            state.program.map(name, key, other, 1)
 
 
 def map_sizes(fd: int) -> tuple[int, int]:
@@ -449,3 +471,16 @@ def test_the_same_functions_are_hot_as_in_perf(at_499: Sampler, tmp_path: Path) 
         # Two samples of one distribution, of about `ticks` each, in windows that overlap only in part.
         slack = 4 * (2 * share * (1 - share) / ticks) ** 0.5 + 0.02
         assert ours.get(name, 0.0) / total == pytest.approx(share, abs=slack), name
+
+
+def test_what_was_compiled_once_is_loaded_without_the_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NSPROF_CACHE", str(tmp_path))
+    with Sampler(SamplerConfig(hop=True)):
+        pass
+    monkeypatch.setattr(loader, "_compile", lambda name, *_: pytest.fail(f"{name} is compiled again"))
+    with Sampler(SamplerConfig(hop=True)) as sampler, child("import os\nwhile True: os.stat('/')"):
+        batch = sample(sampler, 0.5)
+    assert_losses_are_explained(batch)
+    assert losses(batch).seen > 100
