@@ -1,6 +1,6 @@
 """The proof of `nsprof explain`: faults put in on purpose, their clean twins, and what it makes of them.
 
-    causes_bench.py [--only NAME ...] [--runs N] [--seconds S] [--frequency HZ] [--keep DIR] [--from DIR] [--write]
+    causes_bench.py [--only NAME ...] [--runs N] [--seconds S] [--frequency HZ] [--nice N] [--keep DIR] [--from DIR] [--write]
 
 Native faults are timed here; `--kernel SPEC` runs those that the simulator can inject, in exact instructions.
 `--from` judges profiles that an earlier `--keep` has stored, `--write` puts the table into docs/causes.md.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -170,6 +171,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=4)
     parser.add_argument("--seconds", type=int, default=1)
     parser.add_argument("--frequency", type=int, default=1999)
+    parser.add_argument("--nice", type=int, default=0, help="priority of the traffic on a machine shared with others")
     parser.add_argument("--kernel", action="append", default=[], metavar="SPEC")
     parser.add_argument("--keep", type=Path, metavar="DIR")
     parser.add_argument("--from", dest="stored", type=Path, metavar="DIR")
@@ -177,6 +179,8 @@ def main() -> int:
     options = parser.parse_args()
     wanted = [f for f in (*FAULTS, *PAIRS, *TWINS) if not options.only or f.name in options.only]
     rows: list[Verdict] = []
+    if options.nice:
+        os.nice(options.nice)
     if options.stored:
         source: Iterator[tuple[Fault, Profile]] = _stored(options.stored, wanted)
     elif options.kernel:
