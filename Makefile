@@ -1,5 +1,5 @@
 # For developers' comfort only: nothing here is needed to use nsprof or to run its tests.
-.PHONY: setup check test quick format bench-overhead bench-topology bench-flamegraph bench-import calibrate
+.PHONY: setup check test quick format bench-overhead bench-topology bench-flamegraph bench-import causes calibrate
 
 setup: ; scripts/setup.sh --tests
 check: setup ; scripts/check.sh
@@ -14,3 +14,4 @@ bench-topology: setup ; .venv/bin/python scripts/bench_topology.py
 bench-flamegraph: setup ; .venv/bin/python scripts/bench_flamegraph.py
 bench-import: setup ; .venv/bin/python scripts/bench_import.py
 calibrate: setup ; .venv/bin/python scripts/calibrate.py
+causes: setup ; .venv/bin/python scripts/causes_bench.py --write
