@@ -1,6 +1,6 @@
 """What stands on the datapath of the current namespace: filters, rules, taps, XDP programs, conntrack, bridge ports.
 
-Numbers only, for `nsprof explain`: a rule set of 2,000 lines is a fact that agrees (or not) with the time spent in it.
+Numbers only, for `nsprof explain`: a set of 2,000 rules is a fact that agrees (or not) with the time spent in it.
 Layouts: include/uapi/linux/{fib_rules,rtnetlink,if_link,netfilter/nfnetlink,netfilter/nf_tables}.h.
 """
 
