@@ -113,7 +113,7 @@ def _side(profile: Profile, scenario: str | None) -> _Side:
     if not runs:
         reasons = {r.failed for r in profile.runs if "ledger" in r.probes_on and r.failed}
         raise EvidenceError(
-            f"no counting pass of {name!r} in the profile" if name else "the profile has no counting pass",
+            f"no counting pass of {name!r} in the profile" if name else "no counting pass in the profile",
             f"it failed: {'; '.join(sorted(reasons))}" if reasons else "nsprof record --count -- COMMAND makes one",
         )
     return _Side(profile, name, runs)
