@@ -71,6 +71,18 @@ class Side:
         """Whether any protocol counter was read (then "did not move" is an answer)."""
         return any(scope == "netns" for scope, _ in self.table)
 
+    def ledger_calls(self, what: str, per: str) -> float | None:
+        """Calls a unit of work in the counting passes of the scenario; None without a pass or without units."""
+        plain = self.scenario.partition(":")[2] or self.scenario
+        lines = self.profile.ledger
+        passes = {line.run for line in lines}
+        passes |= {i for name in {self.scenario, plain} for i in self.profile.ledger_runs_of(name)}
+        runs = [i for i in passes if self.profile.runs[i].scenario in (self.scenario, plain)]
+        units = sum(_units(self.profile.runs[i], per if per != "second" else "") for i in runs)
+        if not runs or units <= 0:
+            return None
+        return sum(line.calls for line in lines if line.run in runs and line.what == what) / units
+
     def values(self, name: str) -> _Array:
         """A result of the workload, by run; empty where a run has none."""
         found = [next((v.value for v in run.values if v.name == name), np.nan) for run in self.run_objects]

@@ -63,18 +63,14 @@ def more(
 def ledger_rises(what: str, *, least: float, why: str) -> Check:
     """Lines of the packet ledger that go up by `least` calls a unit."""
 
-    def count(side: Side) -> float:
-        runs = set(side.runs)
-        calls = sum(line.calls for line in side.profile.ledger if line.run in runs and line.what == what)
-        return calls / max(float(side.units.sum()), 1e-12)
-
     def look(case: Case) -> Seen | None:
-        base, new = count(case.base), count(case.new)
-        if new - base < least:
+        base, new = (side.ledger_calls(what, case.per) for side in (case.base, case.new))
+        if base is None or new is None or new - base < least:
             return None
         return Seen("ledger", f"ledger, {what}: {size(base)} -> {size(new)} a {case.per}")
 
-    return Check("ledger", f"ledger lines '{what}' rise by {least:g} a unit: {why}", look)
+    about = f"ledger lines '{what}' rise by {least:g} a unit: {why}"
+    return Check("ledger", about, look, needs="nsprof record --count -- COMMAND")
 
 
 def device_fact(

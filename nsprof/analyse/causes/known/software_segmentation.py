@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsprof.analyse.causes.case import Case
-from nsprof.analyse.causes.look import more, offload_lost, size, skbs_per_unit
+from nsprof.analyse.causes.look import ledger_rises, more, offload_lost, size, skbs_per_unit
 from nsprof.analyse.causes.rule import Owned, Rule, Seen, Spread, Try, words
 
 #: One more skb for every four: a coalescing that varies by itself was seen to move by less than a tenth.
@@ -44,6 +44,7 @@ RULE = Rule(
         more(
             _skbs, "counters", f"{_RATIO} times as many skbs a unit of work: coalescing by itself varies by a tenth"
         ),
+        ledger_rises("gso software", least=0.01, why="one in a hundred units already shows in a mean"),
         offload_lost(
             "tx-tcp-segmentation",
             "tx-tcp6-segmentation",

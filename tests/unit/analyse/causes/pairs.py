@@ -52,8 +52,8 @@ def pair(
                 device = "w0" if scope == "device" else ""
                 builder.counters.append(Counter(run, scope, 1, device, -1, key, 0.0, moved))
             builder.counters.append(Counter(run, "netns", 1, "", -1, "Udp.InDatagrams", 0.0, 2 * units))
-            if name == "fault":
-                for what, calls in (ledger or {}).items():
-                    builder.ledger.append(LedgerLine(run, what, "", 1, 0, -1, int(calls * units)))
+            for what, calls in (ledger or {}).items():
+                counted = int(calls * units) if name == "fault" else 0
+                builder.ledger.append(LedgerLine(run, what, "", 1, 0, -1, counted))
     builder.meta["topology"] = {name: {"namespaces": {"host": facts[i]}} for i, name in enumerate(("clean", "fault"))}
     return builder.build()
