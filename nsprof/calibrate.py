@@ -15,6 +15,10 @@ from nsprof.model.profile import Profile
 __all__ = ["Calibration", "calibrate", "plan_aa"]
 
 
+#: Spread between runs of the modelled noise: that of a machine with nothing else to do.
+QUIET_SPREAD = 0.02
+
+
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """Lines to print, and whether every promise was kept."""
@@ -34,9 +38,10 @@ def plan_aa(command: Sequence[str], *, scenario: str, pairs: int, runs: int, see
 
 
 def calibrate(
-    profile: Profile, *, pairs: int, synthetic: int, runs: int, injected: Sequence[float] = (50.0, 200.0)
+    profile: Profile, *, pairs: int, synthetic: int, runs: int, injected: Sequence[float] = (4.0, 16.0)
 ) -> Calibration:
-    """Judge a profile of `plan_aa`. `synthetic` pairs are drawn for each question."""
+    """Judge a profile of `plan_aa`. `synthetic` pairs are drawn for each question; `injected` overheads are so large
+    that they are expected in so many samples a run."""
     from nsprof.analyse import calibration
     from nsprof.analyse.selection import view
 
@@ -66,9 +71,14 @@ def calibrate(
         f"{noise.runs} runs of {sum(seconds) / len(seconds):.1f} s recorded, {len(noise.names)} functions, "
         f"{totals.mean():,.0f} {noise.label}, run-to-run standard deviation {spread:.1%}"
     )
-    rates += calibration.aa_pairs(noise, pairs=synthetic, runs=runs)
-    for true_cost in injected:
-        rates += calibration.injected_pairs(noise, true_cost=true_cost, pairs=synthetic, runs=runs)
+    # What is expected to be sampled a few times a run can be judged; rarer things have no interval in a diff either.
+    per_sample = noise.period / float(noise.units.mean())
+    still = calibration.quiet(noise, spread=QUIET_SPREAD, runs=1000)
+    for what, source in (("noise recorded here", noise), (f"modelled noise of {QUIET_SPREAD:.0%}", still)):
+        rates += calibration.aa_pairs(source, pairs=synthetic, runs=runs, what=what)
+        for samples in injected:
+            cost = samples * (per_sample if source is noise else source.period / float(source.units.mean()))
+            rates += calibration.injected_pairs(source, true_cost=cost, pairs=synthetic, runs=runs, what=what)
     for r in rates:
         word = "" if r.wanted == "-" else f"; wanted {r.wanted}: {'kept' if r.kept else 'NOT KEPT'}"
         lines.append(f"{r.what}: {r.hits}/{r.tries} = {r.share:.1%} [{r.low:.1%}, {r.high:.1%}]{word}")

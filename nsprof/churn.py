@@ -43,6 +43,8 @@ __all__ = ["PROPAGATIONS", "ChurnOptions", "own_samples", "run_churn"]
 
 PROPAGATIONS = ("shared", "slave", "private", "stacked")
 _NETNS_DIR = "/run/netns"
+_NAME = "churn"
+_OURS = f"{_NETNS_DIR}/{_NAME}"
 _CLONE_NEWNS = 0x00020000
 _MS_REC, _MS_PRIVATE, _MS_SHARED = 0x4000, 1 << 18, 1 << 20
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -106,7 +108,7 @@ def run_churn(options: ChurnOptions, say: Callable[[str], None] = lambda line: N
 def _round(
     builder: ProfileBuilder, observer: Observer, options: ChurnOptions, sandbox: _Sandbox, tool: str, number: int
 ) -> None:
-    names = [f"churn{number}-{i}" for i in range(options.namespaces)]
+    names = [f"{_NAME}{number}-{i}" for i in range(options.namespaces)]
     label = Path(tool).name if options.tools.count(tool) and "/" not in tool else tool
     sandbox.call(lambda: _own_netns_directory(options.propagation))
     sandbox.hold(options.mount_namespaces)
@@ -415,9 +417,9 @@ class _Sandbox:
 
 
 def netns_mounts(mountinfo: str) -> list[str]:
-    """What is mounted below /run/netns, as `net:[inode]`, once a mount."""
+    """Mounts of namespaces that churn made, as `net:[inode]`, once a mount; the machine's own lie hidden below."""
     rows = [line.split() for line in mountinfo.splitlines()]
-    return [row[3] for row in rows if row[4].startswith("/run/netns/") and row[3].startswith("net:")]
+    return [row[3] for row in rows if row[4].startswith(_OURS) and row[3].startswith("net:")]
 
 
 def _own_copies() -> int:

@@ -19,7 +19,7 @@ from nsprof.analyse.selection import view
 from nsprof.analyse.stacks import function_table, leaf_functions, stack_table
 from nsprof.model.profile import Profile
 
-__all__ = ["Noise", "Rate", "aa_pairs", "injected_pairs", "native_pair", "noise_of"]
+__all__ = ["Noise", "Rate", "aa_pairs", "injected_pairs", "native_pair", "noise_of", "quiet"]
 
 _Array = NDArray[np.float64]
 
@@ -82,6 +82,17 @@ def noise_of(profile: Profile, scenarios: Sequence[str]) -> Noise:
     return Noise(names, cost[there], count[there], period, np.array(units), label)
 
 
+def quiet(noise: Noise, *, spread: float, runs: int, seed: int = 3) -> Noise:
+    """The same functions on a quiet machine: each run has the median number of units, costs differ between runs by a
+    common factor (log-normal, `spread`), and each function's ticks are drawn as chance has it (Poisson)."""
+    random = np.random.default_rng(seed)
+    units = float(np.median(noise.units))
+    cost = noise.samples.sum(axis=1) * noise.period / noise.units.sum()
+    factor = random.lognormal(-(spread**2) / 2, spread, runs)
+    ticks = random.poisson(np.outer(cost, factor) * units / noise.period).astype("f8")
+    return Noise(noise.names, ticks * noise.period / units, ticks, noise.period, np.full(runs, units), noise.label)
+
+
 def rate(what: str, hits: int, tries: int, *, at_most: float = 1.0, at_least: float = 0.0) -> Rate:
     """A rate and whether the promise is within its exact interval (so neither luck nor a small number breaks it)."""
     from scipy import stats
@@ -92,7 +103,7 @@ def rate(what: str, hits: int, tries: int, *, at_most: float = 1.0, at_least: fl
     return Rate(what, hits, tries, float(found.low), float(found.high), wanted, kept)
 
 
-def aa_pairs(noise: Noise, *, pairs: int, runs: int, seed: int = 1) -> list[Rate]:
+def aa_pairs(noise: Noise, *, pairs: int, runs: int, what: str, seed: int = 1) -> list[Rate]:
     """Pairs drawn from the same runs: how often is a function flagged, how often the total?"""
     random = np.random.default_rng(seed)
     silent = total = 0
@@ -101,14 +112,14 @@ def aa_pairs(noise: Noise, *, pairs: int, runs: int, seed: int = 1) -> list[Rate
         flagged, total_flagged = _flags(base, new, counts)
         silent += not flagged
         total += total_flagged
-    size = f"{runs} runs a side"
+    size = f"{what}, {runs} runs a side"
     return [
-        rate(f"synthetic A/A pairs that flag no function ({size})", silent, pairs, at_least=0.95),
-        rate(f"synthetic A/A pairs that flag the total ({size})", total, pairs, at_most=0.05),
+        rate(f"A/A pairs that flag no function ({size})", silent, pairs, at_least=0.95),
+        rate(f"A/A pairs that flag the total ({size})", total, pairs, at_most=0.05),
     ]
 
 
-def injected_pairs(noise: Noise, *, true_cost: float, pairs: int, runs: int, seed: int = 2) -> list[Rate]:
+def injected_pairs(noise: Noise, *, true_cost: float, pairs: int, runs: int, what: str, seed: int = 2) -> list[Rate]:
     """Pairs whose new side has a function more that costs `true_cost` a unit, seen by the same clock: each run counts
     as many of its ticks as chance has it (Poisson). How often is the truth in the function's interval, how often in
     the total's?
@@ -128,7 +139,8 @@ def injected_pairs(noise: Noise, *, true_cost: float, pairs: int, runs: int, see
         seen += statistics.verdict(true_cost, float(evidence.q[-1]), 0.0) == "+"
         totals = statistics.compare(one.sum(axis=0)[np.newaxis], two.sum(axis=0)[np.newaxis])
         whole += bool(totals.low[0] <= true_cost <= totals.high[0])
-    text = f"{true_cost:,.0f} {noise.label} injected, {runs} runs a side"
+    ticks_a_run = true_cost * float(noise.units.mean()) / noise.period
+    text = f"{what}, {true_cost:,.0f} {noise.label} or {ticks_a_run:.0f} samples a run injected, {runs} runs a side"
     return [
         rate(f"the function's interval holds the truth ({text})", own, pairs, at_least=0.90),
         rate(f"the total's interval holds the truth ({text})", whole, pairs, at_least=0.90),

@@ -188,9 +188,10 @@ def test_churn_refuses_what_it_cannot_do(words: dict[str, object]) -> None:
 
 def test_mounts_of_namespaces_are_counted_once_a_mount() -> None:
     text = (
-        "30 1 0:4 net:[4026532001] /run/netns/a rw shared:1 - nsfs nsfs rw\n"
-        "31 1 0:4 net:[4026532001] /run/netns/a rw shared:1 - nsfs nsfs rw\n"
+        "30 1 0:4 net:[4026532001] /run/netns/churn0-1 rw shared:1 - nsfs nsfs rw\n"
+        "31 1 0:4 net:[4026532001] /run/netns/churn0-1 rw shared:1 - nsfs nsfs rw\n"
         "32 1 0:25 / /run rw shared:2 - tmpfs tmpfs rw\n"
+        "34 1 0:4 net:[4026532003] /run/netns/blue rw - nsfs nsfs rw\n"
         "33 1 0:4 net:[4026532002] /var/lib/x rw - nsfs nsfs rw\n"
     )
     assert netns_mounts(text) == ["net:[4026532001]"] * 2
