@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from nsprof.cli.html_facts import Side
 from nsprof.errors import EvidenceError, NsprofError, UsageError
 
 if TYPE_CHECKING:
-    from nsprof.model.profile import Profile
+    from nsprof.model.profile import Profile, Run
     from nsprof.model.results import CostReport, DiffReport, Measure, ScenarioTable
     from nsprof.render.page_model import Card, FlameView, PageContent
 
@@ -166,8 +166,15 @@ def _one(profile: Profile, scenario: str | None) -> str:
     return choose_scenario(profile, scenario)
 
 
+def _words(side: Side, run: Run) -> Sequence[str]:
+    """The command as the user wrote it: a bench completes it by addresses, ports and output formats."""
+    bench = side.profile.meta.get("bench")
+    asked = bench.get("command") if isinstance(bench, dict) else None
+    return [str(word) for word in asked] if asked else run.command
+
+
 def _title(sides: _Sides) -> str:
-    commands = dict.fromkeys(" ".join(r.command) for s in sides.all for r in s.run_objects if r.command)
+    commands = dict.fromkeys(" ".join(_words(s, r)) for s in sides.all for r in s.run_objects if r.command)
     what = f"{next(iter(commands))}: " if len(commands) == 1 else ""
     if sides.base is None:
         return what + sides.new.scenario

@@ -101,6 +101,11 @@ def headline(content: PageContent) -> tuple[str, str]:
         if total.verdict == "~":
             lead = f"{clean(diff.new_title)} against {clean(diff.base_title)}: no significant difference"
             lead += f" ({delta_text(total.delta, unit, per)})."
+        elif total.interval and total.interval.low <= 0 <= total.interval.high:
+            lead = (
+                f"{clean(diff.new_title)} against {clean(diff.base_title)}: a difference is not shown by these runs"
+            )
+            lead += f" ({delta_text(total.delta, unit, per)})."
         elif total.base > 0:
             lead = f"In {clean(diff.new_title)} {each} {total.new / total.base:.2f}x what it costs in "
             lead += f"{clean(diff.base_title)}: "
@@ -137,7 +142,7 @@ def scenario_table(scenarios: ScenarioTable) -> str:
     """CPU usage / overhead, throughput / changed, unit cost / changed, and the observation of each scenario."""
     kernels = len({r.kernel for r in scenarios.rows}) > 1
     heads = ["Scenario", *(["Kernel"] if kernels else []), "CPU usage", "overhead", "Throughput", "changed"]
-    heads += ["Unit cost", "changed", "Drops", "Retransmits", "Runs", "Observation"]
+    heads += ["Unit cost", "changed", "Drops", "Retransmits", "Runs"]
     rows = []
     for r in scenarios.rows:
         row = [r.scenario, *([r.kernel] if kernels else [])]
@@ -146,10 +151,13 @@ def scenario_table(scenarios: ScenarioTable) -> str:
         row += [_change(r.throughput_change_pct, r)]
         row += [value_text(r.unit_cost, r.unit_cost_label) + _half(r.unit_cost_interval, r.unit_cost_label)]
         row += [_change(r.unit_cost_change_pct, r)]
-        row += [f"{r.drops:,.0f}", f"{r.retransmits:,.0f}", str(r.runs), r.observation]
+        row += [f"{r.drops:,.0f}", f"{r.retransmits:,.0f}", str(r.runs)]
         rows.append(row)
-    numeric = range(2 if kernels else 1, len(heads) - 1)
+    numeric = range(2 if kernels else 1, len(heads))
     out = _alarms(scenarios.alarms) + table(heads, rows, caption=scenarios.title or "Scenarios", numeric=numeric)
+    seen = [(f"{r.kernel}:" if kernels else "") + f"{r.scenario}: {r.observation}" for r in scenarios.rows]
+    observed = [text for text, r in zip(seen, scenarios.rows, strict=True) if r.observation and not r.is_baseline]
+    out += "".join(f"<p>Observation: {escape(text)}</p>" for text in observed)
     return out + "".join(f'<p class="note">{escape(n)}</p>' for n in scenarios.notes)
 
 

@@ -76,6 +76,9 @@ def test_headline_claims_nothing_without_evidence() -> None:
     diff = diff_report()
     page = replace(content(), diff=replace(diff, total=replace(diff.total, verdict="~")))
     assert "no significant difference" in headline(page)[0]
+    few = replace(diff.total, verdict="", interval=Interval(-100.0, 1930.0))
+    page = replace(content(), diff=replace(diff, runs_base=3, runs_new=3, total=few))
+    assert "a difference is not shown by these runs" in headline(page)[0]
     page = replace(content(), diff=replace(diff, runs_base=1, runs_new=1))
     assert "cannot be said" in headline(page)[1]
 
