@@ -9,11 +9,11 @@
  * indirect0   argument 0 points to an nft_pktinfo
  * len1, len2  argument 1 or 2 is the number of bytes; the namespace is the current task's
  * help        skb_checksum_help(skb): bytes are those summed
- * expand      pskb_expand_head(skb, nhead, ntail): bytes are those copied; detail: bits 0-15 headroom
- *             asked for, 16-31 headroom there was, 32 tailroom asked for, 33 the head is shared
- * pull        __pskb_pull_tail(skb, delta): bytes are those copied into the head
- * list        a returned list of skbs: segments are those in the list, bytes their lengths together
- * count       nothing is looked at
+ * expand      pskb_expand_head(skb, nhead, ntail): bytes are those copied; detail: bits 0-15
+ * headroom asked for, 16-31 headroom there was, 32 tailroom asked for, 33 the head is shared pull
+ * __pskb_pull_tail(skb, delta): bytes are those copied into the head list        a returned list of
+ * skbs: segments are those in the list, bytes their lengths together count       nothing is looked
+ * at
  *
  * Defines: SLOTS, LOST, and those of ledger.h.
  */
@@ -99,7 +99,8 @@ static __always_inline int on_indirect(void *ctx, void *info)
 #ifdef OFF_nft_pktinfo_skb
 	bpf_probe_read_kernel(&address, 8, info + OFF_nft_pktinfo_skb);
 #else
-	bpf_probe_read_kernel(&address, 8, info); /* its first member, in a module whose types are apart */
+	bpf_probe_read_kernel(&address, 8,
+			      info); /* its first member, in a module whose types are apart */
 #endif
 	return on_skb(ctx, address);
 }
@@ -207,22 +208,70 @@ static __always_inline int on_list(void *ctx, void *address)
 #endif
 #define ARGUMENT(ctx, n) (*(u64 *)((void *)(ctx) + 8 * (n)))
 
-int traced_skb0(void *ctx) { return on_skb(ctx, (void *)ARGUMENT(ctx, 0)); }
-int probed_skb0(void *ctx) { return on_skb(ctx, (void *)REGISTER(ctx, 0)); }
-int traced_skb1(void *ctx) { return on_skb(ctx, (void *)ARGUMENT(ctx, 1)); }
-int probed_skb1(void *ctx) { return on_skb(ctx, (void *)REGISTER(ctx, 1)); }
-int traced_skb2(void *ctx) { return on_skb(ctx, (void *)ARGUMENT(ctx, 2)); }
-int probed_skb2(void *ctx) { return on_skb(ctx, (void *)REGISTER(ctx, 2)); }
-int traced_indirect0(void *ctx) { return on_indirect(ctx, (void *)ARGUMENT(ctx, 0)); }
-int probed_indirect0(void *ctx) { return on_indirect(ctx, (void *)REGISTER(ctx, 0)); }
-int traced_len1(void *ctx) { return on_len(ctx, ARGUMENT(ctx, 1)); }
-int probed_len1(void *ctx) { return on_len(ctx, REGISTER(ctx, 1)); }
-int traced_len2(void *ctx) { return on_len(ctx, ARGUMENT(ctx, 2)); }
-int probed_len2(void *ctx) { return on_len(ctx, REGISTER(ctx, 2)); }
-int traced_count(void *ctx) { return on_count(ctx); }
-int probed_count(void *ctx) { return on_count(ctx); }
-int traced_help(void *ctx) { return on_help(ctx, (void *)ARGUMENT(ctx, 0)); }
-int probed_help(void *ctx) { return on_help(ctx, (void *)REGISTER(ctx, 0)); }
+int traced_skb0(void *ctx)
+{
+	return on_skb(ctx, (void *)ARGUMENT(ctx, 0));
+}
+int probed_skb0(void *ctx)
+{
+	return on_skb(ctx, (void *)REGISTER(ctx, 0));
+}
+int traced_skb1(void *ctx)
+{
+	return on_skb(ctx, (void *)ARGUMENT(ctx, 1));
+}
+int probed_skb1(void *ctx)
+{
+	return on_skb(ctx, (void *)REGISTER(ctx, 1));
+}
+int traced_skb2(void *ctx)
+{
+	return on_skb(ctx, (void *)ARGUMENT(ctx, 2));
+}
+int probed_skb2(void *ctx)
+{
+	return on_skb(ctx, (void *)REGISTER(ctx, 2));
+}
+int traced_indirect0(void *ctx)
+{
+	return on_indirect(ctx, (void *)ARGUMENT(ctx, 0));
+}
+int probed_indirect0(void *ctx)
+{
+	return on_indirect(ctx, (void *)REGISTER(ctx, 0));
+}
+int traced_len1(void *ctx)
+{
+	return on_len(ctx, ARGUMENT(ctx, 1));
+}
+int probed_len1(void *ctx)
+{
+	return on_len(ctx, REGISTER(ctx, 1));
+}
+int traced_len2(void *ctx)
+{
+	return on_len(ctx, ARGUMENT(ctx, 2));
+}
+int probed_len2(void *ctx)
+{
+	return on_len(ctx, REGISTER(ctx, 2));
+}
+int traced_count(void *ctx)
+{
+	return on_count(ctx);
+}
+int probed_count(void *ctx)
+{
+	return on_count(ctx);
+}
+int traced_help(void *ctx)
+{
+	return on_help(ctx, (void *)ARGUMENT(ctx, 0));
+}
+int probed_help(void *ctx)
+{
+	return on_help(ctx, (void *)REGISTER(ctx, 0));
+}
 int traced_expand(void *ctx)
 {
 	return on_expand(ctx, (void *)ARGUMENT(ctx, 0), ARGUMENT(ctx, 1), ARGUMENT(ctx, 2));
@@ -231,8 +280,20 @@ int probed_expand(void *ctx)
 {
 	return on_expand(ctx, (void *)REGISTER(ctx, 0), REGISTER(ctx, 1), REGISTER(ctx, 2));
 }
-int traced_pull(void *ctx) { return on_pull(ctx, (void *)ARGUMENT(ctx, 0), ARGUMENT(ctx, 1)); }
-int probed_pull(void *ctx) { return on_pull(ctx, (void *)REGISTER(ctx, 0), REGISTER(ctx, 1)); }
+int traced_pull(void *ctx)
+{
+	return on_pull(ctx, (void *)ARGUMENT(ctx, 0), ARGUMENT(ctx, 1));
+}
+int probed_pull(void *ctx)
+{
+	return on_pull(ctx, (void *)REGISTER(ctx, 0), REGISTER(ctx, 1));
+}
 /* fexit: the result stands behind the three arguments of __skb_gso_segment. */
-int traced_list(void *ctx) { return on_list(ctx, (void *)ARGUMENT(ctx, 3)); }
-int probed_list(void *ctx) { return on_list(ctx, (void *)RESULT(ctx)); }
+int traced_list(void *ctx)
+{
+	return on_list(ctx, (void *)ARGUMENT(ctx, 3));
+}
+int probed_list(void *ctx)
+{
+	return on_list(ctx, (void *)RESULT(ctx));
+}

@@ -11,9 +11,9 @@
  * ledger_gro_in, ledger_gro_out   napi_gro_receive_entry(skb), napi_gro_receive_exit(ret)
  *
  * detail of the first three: bit 0 stands for many segments (GSO), 1 an IP fragment, 2 longer than
- * the device's MTU, 3 made by this namespace's own socket, 4 not a later fragment, 5-6 the transport
- * (1 UDP, 2 TCP, 3 another), 7-8 checksum state (ip_summed), 9 a UDP datagram without a checksum;
- * 32-63 the device's MTU.
+ * the device's MTU, 3 made by this namespace's own socket, 4 not a later fragment, 5-6 the
+ * transport (1 UDP, 2 TCP, 3 another), 7-8 checksum state (ip_summed), 9 a UDP datagram without a
+ * checksum; 32-63 the device's MTU.
  */
 #include "ledger.h"
 
@@ -59,7 +59,8 @@ static __always_inline void book(struct ledger_key *key, u64 bytes, u64 segments
 	__sync_fetch_and_add(&value->payload, payload);
 }
 
-/* IP's view of the packet at `header`: flags into `detail`; the bytes behind the transport header. */
+/* IP's view of the packet at `header`: flags into `detail`; the bytes behind the transport header.
+ */
 static __always_inline u32 look(void *header, u32 length, u64 *detail)
 {
 	u8 ip[48] = {};
@@ -106,10 +107,11 @@ static __always_inline u32 look(void *header, u32 length, u64 *detail)
 	return length > size ? length - size : 0;
 }
 
-/* Whether the namespace that owns `key`'s device also owns the socket, and this is its first device. */
-static __always_inline int is_local(struct ledger_skb *skb, void *address, void *device, u32 inode)
+/* Whether the namespace that owns `key`'s device also owns the socket, and this is its first
+ * device. */
+static __always_inline int is_local(void *skb, void *address, void *device, u32 inode)
 {
-	struct ledger_key owner = {};
+	u32 owner = 0;
 	void *sk = SKB(skb, void *, sk);
 	void *net = 0;
 	int zero = 0;
@@ -118,10 +120,10 @@ static __always_inline int is_local(struct ledger_skb *skb, void *address, void 
 
 	if (!sk || SKB(skb, u32, skb_iif))
 		return 0;
-	bpf_probe_read_kernel(&net, 8, sk + OFF_sock___sk_common_skc_net_net);
+	read_at(&net, sk, OFF_sock___sk_common_skc_net_net);
 	if (net)
-		bpf_probe_read_kernel(&owner.inode, 4, net + OFF_net_ns_inum);
-	if (owner.inode != inode)
+		read_at(&owner, net, OFF_net_ns_inum);
+	if (owner != inode)
 		return 0;
 	last = lasts.lookup(&zero);
 	if (!last)
@@ -137,25 +139,24 @@ static __always_inline int is_local(struct ledger_skb *skb, void *address, void 
 
 static __always_inline int hop(void *address, void *device, int place)
 {
-	struct ledger_skb skb = {};
 	struct ledger_key key = {.what = place, .stack = -1};
 	u32 length, payload, segments, mtu = 0;
 	u16 size = 0;
 	void *header;
 
 	hit(place);
-	if (bpf_probe_read_kernel(&skb, sizeof(skb), address))
-		return 0;
+	OPEN_SKB(skb, address);
 	if (!device)
-		device = SKB(&skb, void *, dev);
+		device = SKB(skb, void *, dev);
 	if (!device)
 		return 0;
 	ledger_device(&key, device);
-	bpf_probe_read_kernel(&mtu, 4, device + OFF_net_device_mtu);
-	header = SKB(&skb, void *, data); /* where the receive core begins, the link's header is off */
-	length = SKB(&skb, u32, len);
+	read_at(&mtu, device, OFF_net_device_mtu);
+	header =
+	    SKB(skb, void *, data); /* where the receive core begins, the link's header is off */
+	length = SKB(skb, u32, len);
 	if (place != 2) {
-		void *network = SKB(&skb, void *, head) + SKB(&skb, u16, network_header);
+		void *network = SKB(skb, void *, head) + SKB(skb, u16, network_header);
 
 		if (network >= header && network - header < length) {
 			length -= network - header;
@@ -163,14 +164,14 @@ static __always_inline int hop(void *address, void *device, int place)
 		}
 	}
 	payload = look(header, length, &key.detail);
-	segments = ledger_segments(&skb, &size, payload);
+	segments = ledger_segments(skb, &size, payload);
 	if (size)
 		key.detail |= GSO;
 	if ((size ? size + length - payload : length) > mtu)
 		key.detail |= OVER_MTU;
-	if (!place && is_local(&skb, address, device, key.inode))
+	if (!place && is_local(skb, address, device, key.inode))
 		key.detail |= LOCAL;
-	key.detail |= (u64)CHECKSUM_STATE(&skb) << 7 | (u64)mtu << 32;
+	key.detail |= (u64)CHECKSUM_STATE(skb) << 7 | (u64)mtu << 32;
 	book(&key, length, segments, payload);
 	return 0;
 }
@@ -194,9 +195,9 @@ int ledger_busy(u64 *ctx)
 {
 	struct ledger_key key = {.what = 3, .stack = -1};
 
+	hit(3);
 	if ((int)ctx[1] == 0)
 		return 0;
-	hit(3);
 	key.detail = (u32)ctx[1];
 	ledger_device(&key, (void *)ctx[2]);
 	book(&key, (u32)ctx[3], 1, 0);
@@ -206,22 +207,20 @@ int ledger_busy(u64 *ctx)
 /* An event on an skb that has a device, or at least a socket. */
 static __always_inline int event(void *address, struct ledger_key *key, u32 bytes)
 {
-	struct ledger_skb skb = {};
 	void *device, *sk, *net = 0;
 	u16 size = 0;
 
-	if (bpf_probe_read_kernel(&skb, sizeof(skb), address))
-		return 0;
-	device = SKB(&skb, void *, dev);
-	sk = SKB(&skb, void *, sk);
+	OPEN_SKB(skb, address);
+	device = SKB(skb, void *, dev);
+	sk = SKB(skb, void *, sk);
 	if (device) {
 		ledger_device(key, device);
 	} else if (sk) {
-		bpf_probe_read_kernel(&net, 8, sk + OFF_sock___sk_common_skc_net_net);
+		read_at(&net, sk, OFF_sock___sk_common_skc_net_net);
 		if (net)
 			ledger_net(key, net);
 	}
-	book(key, bytes ? bytes : SKB(&skb, u32, len), ledger_segments(&skb, &size, 0), 0);
+	book(key, bytes ? bytes : SKB(skb, u32, len), ledger_segments(skb, &size, 0), 0);
 	return 0;
 }
 
@@ -250,7 +249,8 @@ int ledger_resend(u64 *ctx)
 	return event((void *)ctx[1], &key, 0);
 }
 
-/* skb->dev overlaps other things once the packet is in a socket's queue: the reader owns the copy. */
+/* skb->dev overlaps other things once the packet is in a socket's queue: the reader owns the copy.
+ */
 int ledger_to_user(u64 *ctx)
 {
 	struct ledger_key key = {.what = 7, .stack = -1};
@@ -271,7 +271,7 @@ int ledger_gro_in(u64 *ctx)
 		return 0;
 	hit(8);
 	__builtin_memset(&last->gro, 0, sizeof(last->gro));
-	bpf_probe_read_kernel(&device, 8, (void *)ctx[0] + OFF_sk_buff_dev);
+	read_at(&device, (void *)ctx[0], OFF_sk_buff_dev);
 	if (device)
 		ledger_device(&last->gro, device);
 	return 0;

@@ -91,7 +91,7 @@ def ledger(
         duration_s=sum(run.duration_s for run in runs),
         per=unit,
         reference=next((run.reference for run in runs if run.reference), "") if unit == "skb" else "",
-        fragmentation=fragmentation(profile, side.runs, lines),
+        fragmentation=fragmentation(profile, side.runs, shown),
         cost_share=sum(run.own_cpu_s for run in runs) / cpu_s if cpu_s > 0 else math.nan,
         events=_events(side, base, unit),
         hops=_hops(profile, shown),

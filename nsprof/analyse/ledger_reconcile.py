@@ -147,7 +147,8 @@ def fragmentation(profile: Profile, runs: Sequence[int], lines: Sequence[LedgerL
             f"Fragments pass {_at(profile, space, device)} ({n:,}), made outside the namespaces that were observed."
         )
     parts = []
-    for n, space, device in sorted(starts, reverse=True)[:3]:
+    # Namespaces whose counters say so come before those that only passed by.
+    for n, space, device in sorted(starts, key=lambda row: (creates(row[1]) > 0, row[0]), reverse=True)[:3]:
         whole = sum(moved.get(space, {}).get(name, 0) for name in ("Ip.FragOKs", "Ip6.FragOKs"))
         mtus = {x.detail for x in lines if (x.namespace, x.device, x.what) == (space, device, "fragments tx")}
         datagrams = f"{whole:,} datagrams leave as " if whole and creates(space) == n else ""

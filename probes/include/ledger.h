@@ -1,8 +1,9 @@
-/* The ledger: what packets pay for, counted in one table keyed by namespace, device, event and caller.
+/* The ledger: what packets pay for, counted in one table keyed by namespace, device, event and
+ * caller.
  *
  * An event's meaning is its number (`what`, see nsprof/collect/ledger_names.py) and its `detail`,
- * whose bits each program documents. All reads go through bpf_probe_read_kernel: heads and shared
- * infos are no typed pointers on any rung.
+ * whose bits each program documents. With DIRECT_LOADS (tp_btf) typed pointers are followed by
+ * plain loads; heads and shared infos are no typed pointers on any rung and always take the helper.
  */
 #ifndef NSPROF_LEDGER_H
 #define NSPROF_LEDGER_H
@@ -30,25 +31,32 @@ struct ledger_skb {
 	u64 words[LEDGER_SKB_WORDS];
 };
 
-#define SKB(skb, type, member) (*(type *)((char *)(skb)->words + OFF_sk_buff_##member))
+#ifdef DIRECT_LOADS
+#define OPEN_SKB(skb, address) void *skb = (address)
+#else
+#define OPEN_SKB(skb, address)                                                                     \
+	struct ledger_skb skb##_copy = {};                                                         \
+	struct ledger_skb *skb = &skb##_copy;                                                      \
+	if (bpf_probe_read_kernel(skb, sizeof(*skb), (address)))                                   \
+	return 0
+#endif
 
-#define CHECKSUM_STATE(skb) ((((u8 *)(skb)->words)[SUMMED_BYTE] >> SUMMED_SHIFT) & 3)
+#define SKB(skb, type, member) (*(type *)((void *)(skb) + OFF_sk_buff_##member))
+
+#define CHECKSUM_STATE(skb) ((*(u8 *)((void *)(skb) + SUMMED_BYTE) >> SUMMED_SHIFT) & 3)
 
 /* The namespace of a device or socket, into the key. */
 static __always_inline void ledger_net(struct ledger_key *key, void *net)
 {
-	bpf_probe_read_kernel(&key->inode, 4, net + OFF_net_ns_inum);
-#ifdef OFF_net_net_cookie
-	bpf_probe_read_kernel(&key->cookie, 8, net + OFF_net_net_cookie);
-#endif
+	netns_of(net, &key->cookie, &key->inode);
 }
 
 static __always_inline void ledger_device(struct ledger_key *key, void *device)
 {
 	void *net = 0;
 
-	bpf_probe_read_kernel(&key->ifindex, 4, device + OFF_net_device_ifindex);
-	bpf_probe_read_kernel(&net, 8, device + OFF_net_device_nd_net_net);
+	read_at(&key->ifindex, device, OFF_net_device_ifindex);
+	read_at(&net, device, OFF_net_device_nd_net_net);
 	if (net)
 		ledger_net(key, net);
 }
@@ -64,12 +72,17 @@ static __always_inline void ledger_task(struct ledger_key *key)
 	if (!nsproxy)
 		return;
 	bpf_probe_read_kernel(&net, 8, nsproxy + OFF_nsproxy_net_ns);
-	if (net)
-		ledger_net(key, net);
+	if (!net)
+		return;
+	bpf_probe_read_kernel(&key->inode, 4, net + OFF_net_ns_inum);
+#ifdef OFF_net_net_cookie
+	bpf_probe_read_kernel(&key->cookie, 8, net + OFF_net_net_cookie);
+#endif
 }
 
-/* How many segments of the wire an skb stands for; `size` becomes their payload, 0 for a plain one. */
-static __always_inline u32 ledger_segments(struct ledger_skb *skb, u16 *size, u32 payload)
+/* How many segments of the wire an skb stands for; `size` becomes their payload, 0 for a plain one.
+ */
+static __always_inline u32 ledger_segments(void *skb, u16 *size, u32 payload)
 {
 	u16 gso[2] = {}; /* gso_size, gso_segs */
 	void *info = SKB(skb, void *, head) + SKB(skb, u32, end);

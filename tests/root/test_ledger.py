@@ -15,8 +15,9 @@ import pytest
 
 from nsprof import netns
 from nsprof.analyse.ledger import ledger
-from nsprof.collect import loader_syscall
+from nsprof.collect import loader_syscall, trials
 from nsprof.collect.ledger import Ledger
+from nsprof.errors import ProbeError
 from nsprof.observe import Observer, Traffic
 from tests.ledger_bed import COUNT, Bed, counted, datagrams, ethtool, observer, routed
 
@@ -252,3 +253,21 @@ def test_a_profile_without_a_counting_pass_says_how_to_make_one(tmp_path: Path) 
     assert read.returncode == 3
     assert "no counting pass" in read.stderr
     assert "record --count" in read.stderr
+
+
+def test_raw_tracepoints_count_the_same_where_typed_ones_are_refused(
+    made: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise ProbeError("no typed tracepoints, for this test")
+
+    monkeypatch.setattr(trials, "tp_btf", refuse)
+    made.ip("c", "link", "set", "eth0", "mtu", "1400")
+    try:
+        with observer() as lower:
+            seen = counted(lower, made, datagrams(made, COUNT, 4000))
+    finally:
+        made.ip("c", "link", "set", "eth0", "mtu", "1500")
+    assert seen.rung("queue") == seen.rung("xmit") == "raw_tp"
+    assert seen.calls("fragments tx", "c", "eth0") == seen.calls("fragments rx", "r", "eth0") == COUNT * 3
+    assert seen.size("checksum", "c", "eth0") == COUNT * 4000
