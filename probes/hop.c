@@ -1,8 +1,13 @@
-/* Hop probes on tracepoints: tp_btf (with DIRECT_LOADS) or raw tracepoints, from one source.
+/* Hop probes. One logic for every rung: a rung only says where the packet is found.
  *
- * hop_tx   net_dev_start_xmit(skb, dev): a device begins to transmit
- * hop_rx   netif_receive_skb(skb): the receive core takes a packet over
- * hop_gro  napi_gro_receive_entry(skb): a driver hands a packet to GRO
+ * hop_tx   a device begins to transmit: net_dev_start_xmit(skb, dev), dev_hard_start_xmit(skb, dev,
+ * ...) hop_rx   the receive core takes a packet over: netif_receive_skb(skb),
+ *          __netif_receive_skb_one_core(skb, ...); hop_rx_list: __netif_receive_skb_list_core(head,
+ * ...) hop_gro  a driver hands a packet to GRO: napi_gro_receive_entry(skb); hop_gro_call:
+ *          napi_gro_receive(napi, skb)
+ *
+ * Those take their arguments from an array of words (tp_btf with DIRECT_LOADS, raw tracepoints,
+ * fentry); those named hop_*_regs from the registers at a function's entry (kprobes).
  *
  * Stacks of these programs stay below 64 bytes: from Linux 6.13 bigger ones are moved off the
  * kernel stack, and the frame address would say nothing.
@@ -30,6 +35,22 @@ int hop_tx(u64 *ctx)
 	return 0;
 }
 
+#if defined(PROBE_READ) && !defined(DIRECT_LOADS)
+/* The stack pointer at the function's entry is in the registers: nothing of it needs to be
+ * measured. */
+int hop_tx_regs(struct pt_regs *ctx)
+{
+	int zero = 0;
+	struct hop_cpu *cpu = hops.lookup(&zero);
+
+	if (!cpu)
+		return 0;
+	hop_push(cpu, (void *)PT_REGS_PARM2(ctx), PT_REGS_SP(ctx));
+	cpu->hits[0]++;
+	return 0;
+}
+#endif
+
 static inline void receive(struct hop_cpu *cpu, void *skb)
 {
 	void *device = 0;
@@ -38,7 +59,7 @@ static inline void receive(struct hop_cpu *cpu, void *skb)
 	if (!device)
 		return;
 	hop_receive(cpu, skb, device);
-	if (!hop_passes_on(device))
+	if (!hop_passes_on(cpu, device))
 		return;
 	cpu->rx_state = HOP_LOST;
 #ifdef PROBE_READ
@@ -74,3 +95,62 @@ int hop_gro(u64 *ctx)
 	cpu->hits[2]++;
 	return 0;
 }
+
+#if defined(PROBE_READ) && !defined(DIRECT_LOADS)
+/* The list's first packet stands for all of it: they came in together, as a rule by one device. */
+int hop_rx_list(u64 *ctx)
+{
+	int zero = 0;
+	struct hop_cpu *cpu = hops.lookup(&zero);
+	void *skb = 0;
+
+	if (!cpu)
+		return 0;
+	probe_read_at(&skb, (void *)ctx[0],
+		      0); /* list_head.next; an sk_buff begins with its list_head */
+	if (skb && (u64)skb != ctx[0])
+		receive(cpu, skb);
+	cpu->hits[1]++;
+	return 0;
+}
+
+int hop_gro_call(u64 *ctx)
+{
+	int zero = 0;
+	struct hop_cpu *cpu = hops.lookup(&zero);
+
+	if (!cpu)
+		return 0;
+	receive(cpu, (void *)ctx[1]);
+	cpu->hits[2]++;
+	return 0;
+}
+
+/* __netif_receive_skb_core(&skb, ...) */
+int hop_rx_regs(struct pt_regs *ctx)
+{
+	int zero = 0;
+	struct hop_cpu *cpu = hops.lookup(&zero);
+	void *skb = 0;
+
+	if (!cpu)
+		return 0;
+	probe_read_at(&skb, (void *)PT_REGS_PARM1(ctx), 0);
+	if (skb)
+		receive(cpu, skb);
+	cpu->hits[1]++;
+	return 0;
+}
+
+int hop_gro_regs(struct pt_regs *ctx)
+{
+	int zero = 0;
+	struct hop_cpu *cpu = hops.lookup(&zero);
+
+	if (!cpu)
+		return 0;
+	receive(cpu, (void *)PT_REGS_PARM2(ctx));
+	cpu->hits[2]++;
+	return 0;
+}
+#endif

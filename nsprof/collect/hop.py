@@ -6,29 +6,29 @@ Each probe stands on the best rung of the ladder that this kernel takes, found b
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nsprof.collect import btf, loader, loader_syscall
+from nsprof.collect import loader, loader_syscall
+from nsprof.collect.hop_rungs import PROBES, RUNGS, Probe, Rung, Spot, rungs_named
+from nsprof.collect.ladder import refusal
 from nsprof.collect.sampler_cost import ROUND_TRIPS, Echo, paired_difference_ns
 from nsprof.collect.symbols import KernelSymbols
 from nsprof.errors import ProbeError
 from nsprof.kernelnames import fold_suffixes
 from nsprof.model.profile import ProbeInfo
 
-__all__ = ["HOP_CPU", "PROBES", "RUNGS", "HopProbes", "Probe", "Rung"]
+__all__ = ["HOP_CPU", "PROBES", "RUNGS", "HopProbes", "Probe", "Rung", "Spot", "rungs_named"]
 
 #: Where the kernel cannot be asked (lockdown=confidentiality): somewhat more than was ever measured.
 REACH_BYTES = 640
-
-_BPF_TRACE_RAW_TP = 23  # enum bpf_attach_type
 
 #: Mirror of struct hop_cpu (probes/include/hop.h).
 _HOP = [("cookie", "u8"), ("inode", "u4"), ("ifindex", "u4")]
@@ -43,6 +43,7 @@ HOP_CPU = np.dtype(
         ("sp", "u8"),
         ("reach", "u8"),
         ("want_stack", "u8"),
+        ("bridge_handler", "u8"),
         ("tx", [("at", _HOP), ("sp", "u8")], (4,)),
         ("hits", "u8", (4,)),
         ("words", "u8", (128,)),
@@ -50,150 +51,163 @@ HOP_CPU = np.dtype(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """One place where packets change hands. `hits` is its counter in struct hop_cpu; `lost` what goes without it."""
-
-    function: str
-    tracepoint: str
-    hits: int
-    lost: str
-    needed: bool = True
-
-
-PROBES = (
-    Probe("hop_tx", "net_dev_start_xmit", 0, "work of transmitting devices is unknown"),
-    Probe("hop_rx", "netif_receive_skb", 1, "work of receiving is unknown"),
-    Probe("hop_gro", "napi_gro_receive_entry", 2, "work in GRO is unknown", needed=False),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Rung:
-    """One way to load and attach the probes: `defines` to compile with, then a descriptor a probe, then a link."""
-
-    name: str
-    defines: dict[str, int | str]
-    load: Callable[[loader.Program, Probe], int]
-    attach: Callable[[int, Probe], int]
-
-
-def _load_tp_btf(program: loader.Program, probe: Probe) -> int:
-    target = btf.kernel_types().tracepoint(probe.tracepoint)
-    if not target:
-        raise ProbeError(f"this kernel's BTF has no tracepoint {probe.tracepoint}")
-    return loader_syscall.load_program(
-        program.code(probe.function),
-        loader.TRACING,
-        name=probe.function,
-        attach_type=_BPF_TRACE_RAW_TP,
-        btf_id=target,
-    )
-
-
-def _load_raw(program: loader.Program, probe: Probe) -> int:
-    return loader_syscall.load_program(program.code(probe.function), loader.RAW_TRACEPOINT, name=probe.function)
-
-
-#: Best first. Others (fentry, kprobe) join here with their own source and the same logic.
-RUNGS: tuple[Rung, ...] = (
-    Rung("tp_btf", {"DIRECT_LOADS": 1}, _load_tp_btf, lambda fd, _: loader_syscall.attach_raw_tracepoint(fd)),
-    Rung("raw_tp", {}, _load_raw, lambda fd, probe: loader_syscall.attach_raw_tracepoint(fd, probe.tracepoint)),
-)
-
-
 @dataclass(slots=True)
 class _Loaded:
+    """One probe: a loaded program and, while attached, a link for each of its rung's spots."""
+
     probe: Probe
-    rung: Rung | None
-    fd: int = -1
-    link: int = -1
-    reason: str = ""
+    rung: Rung | None = None
+    fds: list[int] = field(default_factory=list)
+    links: list[int] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
     hits: int = 0
     attach_ms: float = 0.0
+
+    def attach(self) -> None:
+        """Raises ProbeError or OSError; then nothing of this probe stays attached."""
+        if self.rung is None:
+            return
+        begun = time.perf_counter()
+        try:
+            for fd, spot in zip(self.fds, self.probe.on(self.rung.name), strict=True):
+                self.links.append(self.rung.attach(fd, spot))
+        except (ProbeError, OSError):
+            self.detach()
+            raise
+        self.attach_ms = (time.perf_counter() - begun) * 1e3
+
+    def detach(self) -> None:
+        while self.links:
+            os.close(self.links.pop())
+
+    def unload(self) -> None:
+        self.detach()
+        while self.fds:
+            os.close(self.fds.pop())
+        self.rung = None
+
+    @property
+    def target(self) -> str:
+        """What it is attached to, for people."""
+        spots = self.probe.on(self.rung.name) if self.rung else ()
+        return "+".join(spot.target.split("|")[0] for spot in spots) or self.probe.tracepoint
 
 
 @dataclass(slots=True)
 class HopProbes:
-    """The hop probes of this kernel: load() once, then attach() and detach() any number of times, close() at last."""
+    """The hop probes of this kernel: load() once, then attach() and detach() any number of times, close() at last.
+
+    Each probe stands on the first of `rungs` on which it loads, attaches, and sees a packet sent over loopback.
+    """
 
     rungs: tuple[Rung, ...] = RUNGS
     cost_ns_per_hit: float = 0.0
     reach_bytes: int = REACH_BYTES
-    _programs: list[loader.Program] = field(default_factory=list)
+    _programs: dict[str, loader.Program] = field(default_factory=dict)
     _loaded: list[_Loaded] = field(default_factory=list)
     _map: loader_syscall.MapReader | None = None
     _owners: loader_syscall.MapReader | None = None
 
     def load(self) -> None:
-        """Compile and load the probes on the best rung that takes them.
+        """Compile and load each probe on the best rung that takes it.
 
         Raises ProbeError where a needed probe stands on no rung; then nothing stays loaded.
         """
-        reasons: list[str] = []
-        for rung in self.rungs:
-            try:
-                self._load_on(rung)
-            except ProbeError as error:
-                reasons.append(f"{rung.name}: {error.message}")
-                self.close()
-                continue
-            return
-        raise ProbeError(
-            f"hop context stands on no rung of this kernel: {'; '.join(reasons)}",
-            "record without it (--no-hop); nsprof doctor tells what this kernel allows",
-        )
+        try:
+            for probe in PROBES:
+                self._loaded.append(self._climb(probe))
+        except BaseException:
+            self.close()
+            raise
 
-    def _load_on(self, rung: Rung) -> None:
+    def _climb(self, probe: Probe) -> _Loaded:
+        one = _Loaded(probe)
+        for rung in self.rungs:
+            one.rung = rung
+            try:
+                program = self._program(rung)
+                for spot in probe.on(rung.name):
+                    one.fds.append(rung.load(program, spot))
+                self._prove(one)
+            except (ProbeError, OSError) as error:
+                one.unload()
+                one.reasons.append(f"{rung.name}: {refusal(error)}")
+                continue
+            return one
+        if probe.needed:
+            raise ProbeError(
+                f"hop probe {probe.function} stands on no rung of this kernel: {'; '.join(one.reasons)}",
+                "record without it (--no-hop); nsprof doctor tells what this kernel allows",
+            )
+        return one
+
+    def _program(self, rung: Rung) -> loader.Program:
+        """The program for a rung: compiled once for the same defines, all with the first one's maps."""
         defines = dict(rung.defines)
         if loader.features().probe_read:
             defines["PROBE_READ"] = 1
-        symbols = KernelSymbols()
-        bridge = symbols.address("br_handle_frame")
-        if bridge:
-            defines["BRIDGE_HANDLER"] = f"{bridge:#x}ULL"
-        program = loader.compile_program("hop", defines)
-        self._programs.append(program)
-        for probe in PROBES:
-            try:
-                self._loaded.append(_Loaded(probe, rung, rung.load(program, probe)))
-            except ProbeError as error:
-                if probe.needed:
-                    raise
-                self._loaded.append(_Loaded(probe, None, reason=error.message))
-        self._map = program.map("hops", "u4", HOP_CPU, 1)
-        self._owners = program.map("owners", [("device", "u8"), ("address", "u8")], _HOP, 4096)
-        if loader.features().probe_read:
-            self._measure_reach(symbols)
+        key = repr(sorted(defines.items()))
+        if key not in self._programs:
+            shared = {}
+            if self._map is not None and self._owners is not None:
+                shared = {"hops": self._map.fd, "owners": self._owners.fd}
+            program = self._programs[key] = loader.compile_program("hop", defines, lent=shared)
+            if not shared:
+                self._map = program.map("hops", "u4", HOP_CPU, 1)
+                self._owners = program.map("owners", [("device", "u8"), ("address", "u8")], _HOP, 4096)
+        return self._programs[key]
 
-    def _measure_reach(self, symbols: KernelSymbols) -> None:
-        """How far above the transmit probe's frame its caller's frame begins, seen on the stack of one packet.
+    def _prove(self, one: _Loaded) -> None:
+        """Sends a datagram over loopback with one probe attached: it must see lo, in this namespace.
 
-        A datagram is sent over loopback with the probe attached; the probe copies its stack, and the lowest word
-        that points into dev_hard_start_xmit is the return address of the tracepoint's call.
+        A function's arguments may not be where they were, and a hit may not come: then the rung is none. Other
+        traffic may come between, so any device that can be one will do. Where lo is down nothing can be proved, and
+        the rung is believed. Raises ProbeError.
+
+        The transmit probe copies its stack meanwhile: the lowest word that points into dev_hard_start_xmit is a
+        return address there, so it tells how far above the probe's frame that of the transmission is.
         """
-        transmit = next(each for each in self._loaded if each.probe.function == "hop_tx")
-        assert self._map is not None and transmit.rung is not None  # noqa: S101 - needed probes are loaded
-        contexts = np.zeros(loader.possible_cpus(), HOP_CPU)
-        contexts["want_stack"] = 1
-        self._map.set(0, contexts)
-        link = transmit.rung.attach(transmit.fd, transmit.probe)
-        try:
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
-                probe.sendto(b"", ("127.0.0.1", 9))
-        finally:
-            os.close(link)
-        for context in self.contexts():
-            words = context["words"]
-            found = [
-                number
-                for number, row in enumerate(symbols.rows(words).tolist())
-                if row >= 0 and fold_suffixes(symbols[row].name) == "dev_hard_start_xmit"
-            ]
-            if found:
-                # Above the return address lies the frame of dev_hard_start_xmit itself.
-                self.reach_bytes = 8 * found[0] + 8
-                return
+        assert self._map is not None and one.rung is not None  # noqa: S101 - _climb has set them
+        if one.probe.function == "hop_gro":  # lo has no GRO: that it can be attached must do
+            one.attach()
+            one.detach()
+            return
+        seen: Any = None
+        for attempt in range(5):
+            contexts = np.zeros(loader.possible_cpus(), HOP_CPU)
+            contexts["want_stack"] = 1
+            self._map.set(0, contexts)
+            one.attach()
+            try:
+                if not _send_over_lo():
+                    return
+                time.sleep(0.001 * attempt)  # it may be received on another CPU
+            finally:
+                one.detach()
+            seen = self.contexts()
+            seen = seen[seen["hits"][:, one.probe.hits] > 0]
+            where = seen["rx"] if one.probe.function == "hop_rx" else seen["tx"]["at"][:, 0]
+            # Namespaces are numbered from 0xF0000000 on, the first ones somewhat below (include/linux/proc_ns.h).
+            if len(seen) and ((where["inode"] >= 0xEFFFFF00) & (where["ifindex"] < 1 << 24)).all():
+                break
+        else:
+            found = "its arguments are not where they should be" if len(seen) else "the probe does not run"
+            raise ProbeError(f"a packet over lo is not seen: {found}")
+        if one.probe.function == "hop_tx":
+            self._set_reach(one.rung, seen)
+
+    def _set_reach(self, rung: Rung, contexts: Any) -> None:
+        self.reach_bytes = REACH_BYTES if rung.measured else 0
+        if not (rung.measured and loader.features().probe_read):
+            return
+        symbols = _symbols()
+        for context in contexts:
+            rows = symbols.rows(context["words"]).tolist()
+            for number, row in enumerate(rows):
+                if row >= 0 and fold_suffixes(symbols[row].name) == "dev_hard_start_xmit":
+                    # Above the return address lies the frame of dev_hard_start_xmit itself.
+                    self.reach_bytes = 8 * number + 8
+                    return
 
     def attach(self) -> None:
         """Attach all probes, to contexts that begin empty. Raises ProbeError; then nothing stays attached."""
@@ -201,28 +215,24 @@ class HopProbes:
             raise ProbeError("the hop probes are not loaded")
         contexts = np.zeros(loader.possible_cpus(), HOP_CPU)
         contexts["reach"] = self.reach_bytes
+        contexts["bridge_handler"] = _symbols().address("br_handle_frame") or 0
         self._map.set(0, contexts)
         if self._owners is not None:
             self._owners.take()  # devices known from an earlier window may be gone
         for each in self._loaded:
-            if each.rung is None:
-                continue
-            begun = time.perf_counter()
             try:
-                each.link = each.rung.attach(each.fd, each.probe)
-            except OSError as error:
+                each.attach()
+            except (OSError, ProbeError) as error:
                 self.detach()
                 raise ProbeError(
-                    f"hop probe {each.probe.function} cannot be attached to {each.probe.tracepoint}: {error.strerror}"
+                    f"hop probe {each.probe.function} cannot be attached to {each.target}: {refusal(error)}"
                 ) from error
-            each.attach_ms = (time.perf_counter() - begun) * 1e3
 
     def detach(self) -> None:
         """Detach all probes and take their hits. Harmless when none is attached."""
-        attached = [each for each in self._loaded if each.link >= 0]
+        attached = [each for each in self._loaded if each.links]
         for each in attached:
-            os.close(each.link)
-            each.link = -1
+            each.detach()
         if attached:
             hits = self.contexts()["hits"].sum(axis=0)
             for each in attached:
@@ -249,14 +259,11 @@ class HopProbes:
     def close(self) -> None:
         """Detach and unload. Calling it twice is harmless."""
         for each in self._loaded:
-            for fd in (each.link, each.fd):
-                if fd >= 0:
-                    with contextlib.suppress(OSError):
-                        os.close(fd)
+            each.unload()
         self._loaded.clear()
-        self._map = None
+        self._map = self._owners = None
         while self._programs:
-            self._programs.pop().close()
+            self._programs.popitem()[1].close()
 
     def calibrate(self, seconds: float = 0.4) -> float:
         """Measure what one hit costs, in ns, and keep it for cost_s(): the same packets with the probes on and off.
@@ -279,7 +286,7 @@ class HopProbes:
     def cost_s(self) -> float:
         """CPU seconds of all hits so far at the calibrated cost (0 without one)."""
         hits = sum(each.hits for each in self._loaded)
-        attached = [each for each in self._loaded if each.link >= 0]
+        attached = [each for each in self._loaded if each.links]
         if attached:  # theirs are still in the kernel
             running = self.contexts()["hits"].sum(axis=0)
             hits += sum(int(running[each.probe.hits]) for each in attached)
@@ -290,13 +297,43 @@ class HopProbes:
         return tuple(
             ProbeInfo(
                 each.probe.function,
-                each.probe.tracepoint,
+                each.target,
                 each.rung.name if each.rung else "none",
                 "attached" if each.rung else "refused",
-                "" if each.rung else f"{each.reason}; {each.probe.lost}",
+                _why(each),
                 each.hits,
                 self.cost_ns_per_hit,
                 each.attach_ms,
             )
             for each in self._loaded
         )
+
+
+def _why(one: _Loaded) -> str:
+    """Why a probe stands no higher, and what its rung knows less; of a refused one what is lost."""
+    if one.rung is None:
+        return "; ".join((*one.reasons, one.probe.lost))
+    return "; ".join((*one.reasons, *filter(None, (one.rung.weaker,))))
+
+
+def _symbols() -> KernelSymbols:
+    modules = Path("/proc/modules")
+    return _symbols_of(modules.read_bytes() if modules.exists() else b"")
+
+
+@lru_cache(maxsize=1)
+def _symbols_of(modules: bytes) -> KernelSymbols:
+    """The kernel's symbols, read again when modules came or went."""
+    return KernelSymbols()
+
+
+def _send_over_lo() -> bool:
+    """Sends one datagram to a closed port of this host; False where lo is down."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
+        try:
+            end.sendto(b"", ("127.0.0.1", 9))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return True

@@ -10,7 +10,7 @@ from pathlib import Path
 from nsprof.collect.loader_syscall import _libc, _number, attach_raw_tracepoint, load_program, perf_ioctl
 from nsprof.errors import ProbeError
 
-__all__ = ["attach_kprobe", "attach_tracepoint", "attach_trampoline"]
+__all__ = ["attach_kprobe", "attach_tracepoint", "attach_trampoline", "open_kprobe"]
 
 # include/uapi/linux/bpf.h: enum bpf_prog_type, enum bpf_attach_type
 _KPROBE, _RAW_TRACEPOINT, _TRACING = 2, 17, 26
@@ -54,25 +54,35 @@ def attach_kprobe(code: bytes, symbol: str, address: int, *, on_return: bool, na
     perf_event_open(2): unlike tracefs's kprobe_events nothing remains of it when the process dies.
     Raises ProbeError when the kernel has no such events or the verifier refuses, OSError otherwise.
     """
-    try:
-        kind = int((_PMU / "type").read_text())
-        bit = int((_PMU / "format" / "retprobe").read_text().strip().removeprefix("config:"))
-    except (OSError, ValueError) as error:
-        raise ProbeError("the kernel has no kprobes (CONFIG_KPROBE_EVENTS)") from error
+    _kprobes()  # says that the kernel has none before the verifier speaks of other things
     program = load_program(code, _KPROBE, name=name)
     try:
-        event = _open(kind, 1 << bit if on_return else 0, symbol, address)
-    except OSError:
+        return [open_kprobe(program, symbol, address, on_return=on_return), program]
+    except (OSError, ProbeError):
         os.close(program)
         raise
+
+
+def open_kprobe(program: int, symbol: str, address: int, *, on_return: bool = False) -> int:
+    """Attach a loaded kprobe program; returns the event's descriptor. Raises as attach_kprobe()."""
+    kind, bit = _kprobes()
+    event = _open(kind, 1 << bit if on_return else 0, symbol, address)
     try:
         perf_ioctl(event, "set_bpf", program)
         perf_ioctl(event, "enable")
     except OSError:
         os.close(event)
-        os.close(program)
         raise
-    return [event, program]
+    return event
+
+
+def _kprobes() -> tuple[int, int]:
+    """The PMU's type, and the bit of its config that makes a kretprobe. Raises ProbeError."""
+    try:
+        kind = int((_PMU / "type").read_text())
+        return kind, int((_PMU / "format" / "retprobe").read_text().strip().removeprefix("config:"))
+    except (OSError, ValueError) as error:
+        raise ProbeError("the kernel has no kprobes (CONFIG_KPROBE_EVENTS)") from error
 
 
 def _open(kind: int, config: int, symbol: str, address: int) -> int:

@@ -122,7 +122,8 @@ def _accepted(code: bytes) -> bool:
 class Program:
     """One compiled source file with maps of its own: its functions are loaded by name, its maps opened by name.
 
-    `lent` are descriptors of other programs' maps, by the names the source has for them. Close it.
+    `lent` are descriptors of other programs' maps, by the names the source has for them; a map of its own that is
+    lent is not made. Close it.
     """
 
     def __init__(self, name: str, compiled: loader_cache.Compiled, lent: Mapping[str, int] | None = None) -> None:
@@ -132,7 +133,7 @@ class Program:
         self._loaded: list[int] = []
         self._own: dict[str, int] = {}
         self._lent = dict(lent or {})
-        for each in compiled.maps:
+        for each in (spec for spec in compiled.maps if spec.name not in self._lent):
             sizes = (each.kind, each.key_size, each.value_size, each.entries)
             try:
                 self._own[each.name] = create_map(*sizes, flags=each.flags, name=each.name)
@@ -176,13 +177,14 @@ def compile_program(
 ) -> Program:
     """Compile `probes/<name>.c` with `-DKEY=value` for each of `defines`, or take what an earlier call made of it.
 
-    `lent` are maps of other programs: name of a define that stands for the descriptor in the source -> descriptor.
+    `lent` are maps of other programs: the name of one of the source's own maps, or of a define that stands for the
+    descriptor in the source -> descriptor.
     Raises PreflightError where BCC or the kernel's types are missing, ProbeError when the compiler refuses.
     """
     source = probes_dir() / f"{name}.c"
     try:
         text = source.read_bytes()
-        included = [(path.name, path.read_bytes()) for path in sorted((probes_dir() / "include").glob("*.h"))]
+        included = _included(text, probes_dir() / "include")
     except OSError as error:
         raise ProbeError(f"BPF source {error.filename}: {error.strerror}") from error
     flags = offset_flags(btf.kernel_types())
@@ -190,7 +192,7 @@ def compile_program(
     standing = {key: _LENT_FD + number for number, key in enumerate(lent or {})}
     flags += [f"-D{key}={value}" for key, value in standing.items()]
     parts: list[str | bytes] = [name, text, *flags, "headers"]
-    parts += [part for pair in included for part in pair]
+    parts += [part for pair in sorted(included.items()) for part in pair]
     key = loader_cache.digest_of([*parts, "kernel", *_kernel_identity()])
     place = headers.cache_root() / "programs"
     compiled = loader_cache.read(place, key)
@@ -198,6 +200,19 @@ def compile_program(
         compiled = _compile(name, text, flags, standing)
         loader_cache.write(place, key, compiled)
     return Program(name, compiled, lent)
+
+
+def _included(text: bytes, directory: Path) -> dict[str, bytes]:
+    """The project's own headers that a source includes, and those that they include. Raises OSError."""
+    found: dict[str, bytes] = {}
+    waiting = [text]
+    while waiting:
+        for match in re.finditer(rb'^#include "([\w.]+)"', waiting.pop(), re.M):
+            name = match[1].decode()
+            if name not in found:
+                found[name] = (directory / name).read_bytes()
+                waiting.append(found[name])
+    return found
 
 
 @lru_cache(maxsize=1)

@@ -46,7 +46,8 @@ class SamplerConfig:
     """What to sample. `frequency_hz` is perf's -F: timers tick so often, counters adapt their period to it.
 
     `samples_max` and `stacks_max` bound the kernel's tables (0: from CPUs and frequency); what finds no room is
-    counted as lost. `hop` attaches the hop probes with start(). `late_ns` is the threshold of lateness.
+    counted as lost. `hop` attaches the hop probes with start(), on the best of `hop_rungs` (all of them when empty).
+    `late_ns` is the threshold of lateness.
     """
 
     events: tuple[str, ...] = ("cpu-clock",)
@@ -57,6 +58,7 @@ class SamplerConfig:
     stacks_max: int = 0
     late_ns: int = LATE_NS
     lateness_histogram: bool = False
+    hop_rungs: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -124,7 +126,7 @@ class Sampler:
             defines["USER_STACKS"] = 1
         if self.config.lateness_histogram:
             defines["LATENESS_HISTOGRAM"] = 1
-        hop = hops.HopProbes() if self.config.hop else None
+        hop = hops.HopProbes(rungs=hops.rungs_named(self.config.hop_rungs)) if self.config.hop else None
         program = None
         try:
             if hop is not None:

@@ -48,7 +48,9 @@ struct hop_cpu {
 	u64 sp;
 	u64 reach; /* how far above its probe's frame a transmission's own frame begins; measured at
 		      load */
-	u64 want_stack; /* copy the stack to `words` at the next transmission */
+	u64 want_stack;	    /* copy the stack to `words` at the next transmission */
+	u64 bridge_handler; /* br_handle_frame, 0 without bridges; not a define, since it differs
+			       from boot to boot */
 	struct hop_tx tx[HOP_NESTING];
 	u64 hits[4];
 	u64 words[HOP_STACK_WORDS];
@@ -159,16 +161,12 @@ static __always_inline void hop_of_found(void *device, struct hop *hop)
 
 /* Whether a receive handler passes this device's packets on to others. A bridge does, too, but
  * hands them to the receive core again, whose probe then runs again. */
-static __always_inline int hop_passes_on(void *device)
+static __always_inline int hop_passes_on(struct hop_cpu *cpu, void *device)
 {
 	u64 handler = 0;
 
 	read_at(&handler, device, OFF_net_device_rx_handler);
-#ifdef BRIDGE_HANDLER
-	if (handler == BRIDGE_HANDLER)
-		return 0;
-#endif
-	return handler != 0;
+	return handler != 0 && handler != cpu->bridge_handler;
 }
 
 static __always_inline int hop_has_ingress_program(void *device)

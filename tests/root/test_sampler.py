@@ -397,7 +397,7 @@ from nsprof.collect import loader_syscall
 import struct
 with Sampler(SamplerConfig(hop=True)) as s:
     s.start()
-    fds = list(s._state.functions) + [each.fd for each in s._state.hop._loaded]
+    fds = list(s._state.functions) + [fd for each in s._state.hop._loaded for fd in each.fds]
     print(*(loader_syscall.program_id(fd) for fd in fds), flush=True)
     time.sleep(60)
 """
