@@ -9,8 +9,11 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 from nsprof import netns
 from nsprof.collect import names, rtdump
@@ -21,9 +24,11 @@ __all__ = ["Devices", "Key", "Rate", "Reading"]
 #: (inode, cookie) of a namespace; the cookie is 0 before Linux 5.14.
 Key = tuple[int, int]
 
-_RX, _TX = rtdump.LINK_STATS.index("rx_packets"), rtdump.LINK_STATS.index("tx_packets")
-_RX_BYTES, _TX_BYTES = rtdump.LINK_STATS.index("rx_bytes"), rtdump.LINK_STATS.index("tx_bytes")
-_DROPS = tuple(rtdump.LINK_STATS.index(n) for n in ("rx_dropped", "tx_dropped", "rx_missed_errors"))
+_SHOWN = [
+    rtdump.LINK_STATS.index(name)
+    for name in ("rx_packets", "tx_packets", "rx_bytes", "tx_bytes", "rx_dropped", "tx_dropped", "rx_missed_errors")
+]
+_LABELS_MAX = 20_000
 _LOOK_S = 10.0  # how often namespaces are listed and named again
 _HURRY_S = 1.0  # ... at the earliest, when a sample shows one that is not known
 _TURNS = 16  # namespaces that take their turn in one reading
@@ -47,10 +52,18 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The counters of one namespace at one moment: ifindex to LINK_STATS."""
+    """The counters of one namespace at one moment: ifindexes, and a row of LINK_STATS for each."""
 
     at_s: float
-    stats: Mapping[int, tuple[int, ...]]
+    indexes: NDArray[np.uint32]
+    stats: NDArray[np.uint64]
+
+    def since(self, before: Reading) -> tuple[NDArray[np.uint32], NDArray[np.uint64], NDArray[np.uint64]]:
+        """(ifindexes, counters before, counters now) of the devices that both readings have."""
+        if len(self.indexes) == len(before.indexes) and (self.indexes == before.indexes).all():
+            return self.indexes, before.stats, self.stats
+        both, now, then = np.intersect1d(self.indexes, before.indexes, return_indices=True)
+        return both, before.stats[then], self.stats[now]
 
 
 @dataclass(slots=True)
@@ -60,10 +73,12 @@ class Devices:
     names: dict[int, str] = field(default_factory=dict)
     paths: dict[int, str] = field(default_factory=dict)
     keys: dict[int, Key] = field(default_factory=dict)
-    rates: dict[tuple[int, int, int], Rate] = field(default_factory=dict)
+    active: dict[tuple[int, int, int], Rate] = field(default_factory=dict)
+    named: dict[Key, str] = field(default_factory=dict)
     labels: dict[tuple[int, int, int], str] = field(default_factory=dict)
     now: dict[Key, Reading] = field(default_factory=dict)
     _last: dict[Key, Reading] = field(default_factory=dict)
+    _still: dict[Key, bool] = field(default_factory=dict)
     _looked_s: float = -1e9
     _strangers: frozenset[int] = frozenset()
     _turn: int = 0
@@ -86,9 +101,16 @@ class Devices:
 
     def _forget(self, key: Key) -> None:
         self._last.pop(key, None)
-        for table in (self.rates, self.labels):
-            for row in [row for row in table if row[:2] == key]:
-                del table[row]
+        self._still.pop(key, None)
+        for row in [row for row in self.active if row[:2] == key]:
+            del self.active[row]
+
+    def rate(self, row: tuple[int, int, int]) -> Rate | None:
+        """What a device carries; None where its namespace has not been read twice."""
+        found = self.active.get(row)
+        if found is None and row[2] and row[:2] in self._still and row in self.labels:
+            return _STILL
+        return found
 
     def read(self, wanted: Iterable[int], turns: int = _TURNS) -> None:
         """Read the namespaces `wanted` (inodes) and those whose turn it is; `now` holds what was read."""
@@ -103,29 +125,41 @@ class Devices:
     def _one(self, inode: int) -> None:
         try:
             with netns.entered(self.paths[inode]):
-                cookie, stats = rtdump.statistics()
-                at_s = time.monotonic()
-                if any((inode, cookie, index) not in self.labels for index in stats):
-                    for index, name in socket.if_nameindex():
-                        self.labels[inode, cookie, index] = os.fsencode(name).decode("utf-8", "backslashreplace")
+                cookie, indexes, stats = rtdump.statistics()
+                reading = Reading(time.monotonic(), indexes, stats)
+                key = (inode, cookie)
+                before = self._last.get(key)
+                if before is None or not np.array_equal(before.indexes, indexes):
+                    self._label(key)
         except (TopologyError, OSError):  # it went away; the next look() will not list it
             return
-        key = (inode, cookie)
         before_key = self.keys.get(inode)
-        if before_key not in (None, key):  # another namespace under a reused inode
+        if before_key is not None and before_key != key:  # another namespace under a reused inode
             self._forget(before_key)
         self.keys[inode] = key
-        reading = self.now[key] = Reading(at_s, stats)
-        before = self._last.get(key)
-        self._last[key] = reading
-        if before is not None and at_s > before.at_s:
-            for index, values in stats.items():
-                if index in before.stats:
-                    self.rates[inode, cookie, index] = _rate(before.stats[index], values, at_s - before.at_s)
+        self.now[key] = self._last[key] = reading
+        if before is not None and reading.at_s > before.at_s:
+            self._rates(key, before, reading)
+
+    def _label(self, key: Key) -> None:
+        """Names of the devices of the calling thread's namespace; of those that are gone they are kept for save."""
+        if len(self.labels) > _LABELS_MAX:
+            self.labels = {row: name for row, name in self.labels.items() if row[:2] in self._last}
+            self.named = {each: name for each, name in self.named.items() if each in self._last}
+        self.named[key] = self.names.get(key[0], "")
+        for index, name in socket.if_nameindex():
+            self.labels[(*key, index)] = os.fsencode(name).decode("utf-8", "backslashreplace")
+
+    def _rates(self, key: Key, before: Reading, reading: Reading) -> None:
+        seconds = reading.at_s - before.at_s
+        indexes, begin, end = reading.since(before)
+        moved = np.where(end >= begin, end - begin, 0)[:, _SHOWN]
+        self._still[key] = True
+        for row in [row for row in self.active if row[:2] == key]:
+            del self.active[row]
+        for number in np.flatnonzero(moved.any(axis=1)).tolist():
+            rx, tx, rx_bytes, tx_bytes, *drops = (moved[number] / seconds).tolist()
+            self.active[(*key, int(indexes[number]))] = Rate(rx, tx, rx_bytes + tx_bytes, sum(drops), seconds)
 
 
-def _rate(before: tuple[int, ...], after: tuple[int, ...], seconds: float) -> Rate:
-    def moved(index: int) -> float:
-        return max(0, after[index] - before[index]) / seconds
-
-    return Rate(moved(_RX), moved(_TX), moved(_RX_BYTES) + moved(_TX_BYTES), sum(moved(i) for i in _DROPS), seconds)
+_STILL = Rate(0.0, 0.0, 0.0, 0.0, 0.0)

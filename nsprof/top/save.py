@@ -12,7 +12,7 @@ from nsprof.collect.symbols import KernelSymbols
 from nsprof.errors import EvidenceError
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Counter, Device, Namespace, Profile, Run
-from nsprof.top.devices import Key
+from nsprof.top.devices import Devices, Key
 from nsprof.top.watch import RowKey, Watch
 
 __all__ = ["profile_of"]
@@ -39,9 +39,7 @@ def profile_of(watch: Watch, reference: RowKey | None = None) -> Profile:
     devices = watch.devices
 
     def namespace(inode: int, cookie: int) -> Namespace:
-        known = devices.keys.get(inode)
-        same = known is None or not cookie or known == (inode, cookie)
-        return Namespace(inode, cookie, name=devices.names.get(inode, "") if same else "")
+        return Namespace(inode, cookie, name=_name(devices, (inode, cookie)))
 
     def device(inode: int, cookie: int, ifindex: int) -> Device | None:
         name = devices.labels.get((inode, cookie, ifindex))
@@ -87,19 +85,25 @@ def _counters(watch: Watch, builder: ProfileBuilder) -> list[Counter]:
     rows = []
     for key in last.keys() & first.keys():
         number = _number(watch, builder, key)
-        for ifindex, end in last[key].stats.items():
-            begin = first[key].stats.get(ifindex)
-            name = watch.devices.labels.get((*key, ifindex))
-            if begin is None or not name or begin == end:
+        for ifindex, begin, end in zip(*last[key].since(first[key]), strict=True):
+            name = watch.devices.labels.get((*key, int(ifindex)))
+            if not name:
                 continue
-            for what, start, stop in zip(rtdump.LINK_STATS, begin, end, strict=False):
+            for what, start, stop in zip(rtdump.LINK_STATS, begin.tolist(), end.tolist(), strict=True):
                 if stop > start:
                     rows.append(Counter(0, "device", number, name, -1, what, float(start), float(stop - start)))
     return rows
 
 
 def _number(watch: Watch, builder: ProfileBuilder, key: Key) -> int:
-    return builder.namespace(Namespace(*key, name=watch.devices.names.get(key[0], "")))
+    return builder.namespace(Namespace(*key, name=_name(watch.devices, key)))
+
+
+def _name(devices: Devices, key: Key) -> str:
+    """The name that a namespace has, or had when it was read; "" where its inode is another's now."""
+    if devices.keys.get(key[0], key) == key:
+        return devices.names.get(key[0]) or devices.named.get(key, "")
+    return devices.named.get(key, "")
 
 
 def _reference(

@@ -87,7 +87,7 @@ def cells_of(snapshot: Snapshot, by: str) -> dict[RowKey, Cell]:
 def _busiest(devices: Devices) -> dict[tuple[int, int], tuple[int, Rate]]:
     """Of each namespace the device that carries most skbs; lo only where no other carries any."""
     best: dict[tuple[int, int], tuple[int, Rate]] = {}
-    for (inode, cookie, index), rate in devices.rates.items():
+    for (inode, cookie, index), rate in devices.active.items():
         held = best.get((inode, cookie))
         order = (devices.labels.get((inode, cookie, index)) != "lo" and rate.skb > 0, rate.skb)
         if held is None or order > (
@@ -102,10 +102,12 @@ def rows_of(snapshot: Snapshot, devices: Devices, state: State, *, hop: bool) ->
     """All rows that pass the filter, sorted."""
     cells = cells_of(snapshot, state.by)
     keys = dict.fromkeys(cells)
-    for key, rate in devices.rates.items():
-        if rate.skb > 0 or state.idle:
+    for key, rate in devices.active.items():
+        if rate.skb > 0:
             keys.setdefault(key if state.by == "device" else (*key[:2], 0))
     if state.idle:
+        if state.by == "device":
+            keys.update(dict.fromkeys(row for row in devices.labels if devices.rate(row) is not None))
         listed = {key[0] for key in keys}
         for inode in devices.paths:
             if inode not in listed:
@@ -132,13 +134,15 @@ def _row(
     inode, cookie, ifindex = key
     scale = 1e-7 / seconds  # ns in an interval to percent of one CPU
     contexts = cell.contexts
-    rate = devices.rates.get(key)
+    rate = devices.rate(key)
     device = devices.labels.get(key, f"if{ifindex}") if ifindex else "-"
     if not ifindex and (inode, cookie) in busiest:
         index, rate = busiest[inode, cookie]
         device = devices.labels.get((inode, cookie, index), f"if{index}")
     name = (
-        devices.names.get(inode, f"net:[{inode}]") if inode else ("nobody" if hop else "nobody (softirq, interrupts)")
+        devices.names.get(inode) or devices.named.get((inode, cookie)) or f"net:[{inode}]"
+        if inode
+        else ("nobody" if hop else "nobody (softirq, interrupts)")
     )
     skb_s = rate.skb if rate else math.nan
     return TopRow(
@@ -237,8 +241,8 @@ def _head(snapshot: Snapshot, devices: Devices, state: State, shown: int) -> tup
     )
     loss = "loss unknown" if math.isnan(lost) else f"{lost * 100:.1f} % lost"
     second = (
-        f"{len(devices.paths):,} namespaces, {shown:,} rows  {snapshot.samples:,} samples in {snapshot.seconds:.1f} s, "
-        f"{loss}  own cost {100 * snapshot.own_s / snapshot.seconds:.1f} % of one CPU"
+        f"{len(devices.paths):,} namespaces, {shown:,} rows  {snapshot.samples:,} samples in "
+        f"{snapshot.seconds:.1f} s, {loss}  own cost {100 * snapshot.own_s / snapshot.seconds:.1f} % of one CPU"
     )
     return first, second
 

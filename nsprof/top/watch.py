@@ -62,6 +62,7 @@ class Moment:
     at_s: float
     wall: float
     batch: RawBatch
+    ticks: RawBatch
     window: Window
     cpu: CpuTimes
     own_s: float
@@ -118,7 +119,14 @@ class Watch:
             if key not in self.stacks:
                 self.stacks[key] = record.copy()
         return Moment(
-            time.monotonic(), time.time(), replace(batch, stacks={}), window, cputime.read(), own_s, self.devices.now
+            time.monotonic(),
+            time.time(),
+            replace(batch, stacks={}),
+            _ticks(batch),
+            window,
+            cputime.read(),
+            own_s,
+            self.devices.now,
         )
 
     def tick(self, shown: tuple[int, ...] = ()) -> Snapshot:
@@ -142,20 +150,25 @@ class Watch:
             moment.at_s - before.at_s,
             cells,
             cputime.busy_seconds(before.cpu, moment.cpu),
-            losses(self.kept(), busy_s=cputime.busy_seconds(self.moments[0].cpu, moment.cpu)),
+            losses(
+                self._joined([m.ticks for m in self.moments][1:]),
+                busy_s=cputime.busy_seconds(self.moments[0].cpu, moment.cpu),
+            ),
             moment.own_s - before.own_s,
             int(moment.batch.values["count"].sum()),
         )
 
     def kept(self) -> RawBatch:
         """The samples of all kept intervals as one batch with one window."""
-        first, *rest = self.moments
+        return self._joined([m.batch for m in self.moments][1:])
+
+    def _joined(self, batches: list[RawBatch]) -> RawBatch:
         return replace(
-            rest[-1].batch,
-            keys=np.concatenate([m.batch.keys for m in rest]),
-            values=np.concatenate([m.batch.values for m in rest]),
+            batches[-1],
+            keys=np.concatenate([b.keys for b in batches]),
+            values=np.concatenate([b.values for b in batches]),
             stacks=self.stacks,
-            windows=(_difference(first.window, rest[-1].window),),
+            windows=(_difference(self.moments[0].window, self.moments[-1].window),),
         )
 
     def _prune(self) -> None:
@@ -222,6 +235,17 @@ class Watch:
             after_interrupt_enable(record["code"].tobytes()),
             names[0] or "[unknown]",
         )
+
+
+def _ticks(batch: RawBatch) -> RawBatch:
+    """A batch with one row a CPU for the idle task and one for all others: as much as losses are reckoned from."""
+    cpu, idle = batch.keys["cpu"].astype("i8"), batch.keys["pid"] == 0
+    counts = np.bincount(2 * cpu + idle, batch.values["count"].astype("f8")) if len(batch) else np.zeros(0)
+    rows = np.flatnonzero(counts)
+    keys, values = np.zeros(len(rows), batch.keys.dtype), np.zeros(len(rows), batch.values.dtype)
+    keys["cpu"], keys["pid"] = rows // 2, 1 - rows % 2
+    values["count"] = counts[rows]
+    return replace(batch, keys=keys, values=values, stacks={})
 
 
 def _difference(first: Window, last: Window) -> Window:
