@@ -90,7 +90,10 @@ def _facts(options: simulate.SimulateOptions) -> dict[str, Any]:
             devices[f"{kind}0"] = {"kind": kind, "mtu": options.mtu or 1500}
     return {
         "datapath": {"nft_rules": more.rules, "routes": more.routes, "bridge_ports": {}},
-        "sysctl": {"net.bridge.bridge-nf-call-iptables": "1" if more.br_nf else "0"},
+        "sysctl": {
+            "net.bridge.bridge-nf-call-iptables": "1" if more.br_nf else "0",
+            "net.ipv4.ip_forward": "1" if "route" in shape or shape == "vrf" else "0",
+        },
         "devices": devices,
     }
 

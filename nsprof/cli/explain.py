@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -97,7 +98,7 @@ def command(
     elif form == "markdown":
         sys.stdout.write(render.mail(parts))
     else:
-        write_parts(parts, form)
+        write_parts(render.hang(parts, max(60, shutil.get_terminal_size((110, 24)).columns) - 1), form)
     return status
 
 

@@ -18,7 +18,7 @@ from nsprof.render.escape import safe
 from nsprof.render.tables import Cell, Column, Grid, Heading, Lines, Part
 from nsprof.render.text import cost, percent
 
-__all__ = ["explain_parts", "function_parts", "kernel_diff_parts", "mail", "title_of"]
+__all__ = ["explain_parts", "function_parts", "hang", "kernel_diff_parts", "mail", "title_of"]
 
 _ANSWERS = {
     "explained": "explained",
@@ -125,6 +125,28 @@ def _tail(e: Explanation) -> list[Part]:
     lines += [f"  {r}" for r in e.reasons]
     lines += [f"next: {n}" for n in e.next]
     return [Lines(tuple(lines))]
+
+
+def hang(parts: Sequence[Part], width: int) -> list[Part]:
+    """Lines folded at `width` with their continuation indented, as a terminal shows them best."""
+    made: list[Part] = []
+    for part in parts:
+        if isinstance(part, Lines):
+            lines: list[str] = []
+            for line in part.lines:
+                indent = line[: len(line) - len(line.lstrip())]
+                lines += textwrap.wrap(
+                    safe(line),
+                    width,
+                    subsequent_indent=f"{indent}   ",
+                    break_long_words=False,
+                    break_on_hyphens=False,
+                    drop_whitespace=True,
+                ) or [""]
+            made.append(Lines(tuple(lines), part.style, part.bullet))
+        else:
+            made.append(part)
+    return made
 
 
 def mail(parts: Sequence[Part], width: int = _MAIL_WIDTH) -> str:

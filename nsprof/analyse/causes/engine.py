@@ -83,7 +83,8 @@ class _Judged:
 
     @property
     def place(self) -> str:
-        return next((s.place for s in self.seen if s.place), "")
+        """Where: a setting names the device, a counter often the namespace only."""
+        return next((s.place for s in sorted(self.seen, key=lambda s: s.kind != "host") if s.place), "")
 
 
 class _Engine:
@@ -146,10 +147,15 @@ class _Engine:
         if rule.not_cpu or (rule.spread is not None and not rule.owns):
             ok = bool(seen)
         else:
-            ok = shown and (bool(seen) or not (rule.needs_check or self.limits.alone))
+            ok = shown and (bool(seen) or self._exactly_new(number) or not (rule.needs_check or self.limits.alone))
         if not ok or (against and len({s.kind for s in seen}) < 2):
             return None
         return _Judged(number, rule, weight, shown, seen, against, strength)
+
+    def _exactly_new(self, number: int) -> bool:
+        """Exact counts, and the signature runs on one side only: that needs no second opinion to be possible."""
+        first, second = self._signed(number)
+        return self.exact and first == 0 < second
 
     def _may(self, kind: str) -> bool:
         return not (self.limits.counters and kind in ("counters", "ledger"))

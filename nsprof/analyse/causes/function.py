@@ -136,11 +136,11 @@ def _summary(sides: Sides, own: DeltaRow, callers: tuple[Row, ...], callees: tup
         f"{own.base_total:.4g} in {sides.titles[0]}{relative}, of which {own.new:.4g} against {own.base:.4g} in "
         "itself."
     )
-    if callers:
+    if callers and change:
         most = max(callers, key=lambda row: abs(row[2] - row[1]))
         text += f" Of the change {most[2] - most[1]:+.4g} comes through {most[0]}()."
     inner = [row for row in callees if row[0] != "(itself)"]
-    if inner:
+    if inner and change:
         most = max(inner, key=lambda row: abs(row[2] - row[1]))
         text += f" Below it {most[0]}() changes most, by {most[2] - most[1]:+.4g}."
     runs = [len(v.runs) for v in sides.views]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsprof.analyse.causes.look import rises
+from nsprof.analyse.causes.look import rises, space_fact
 from nsprof.analyse.causes.rule import Owned, Rule, Try, words
 
 RULE = Rule(
@@ -27,6 +27,14 @@ RULE = Rule(
             scope="netns",
             what="forwarded packets",
             why="one unit in ten that is forwarded is no stray",
+        ),
+        space_fact(
+            lambda f: (
+                (f.get("sysctl") or {}).get("net.ipv4.ip_forward") == "1"
+                or (f.get("sysctl") or {}).get("net.ipv6.conf.all.forwarding") == "1"
+            ),
+            lambda space, now, before: f"forwarding is on in {space} (base: off)",
+            "forwarding is on in a namespace where it is off at base",
         ),
     ),
     needs_check=True,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsprof.analyse.causes.case import Case, Side
-from nsprof.analyse.causes.look import more, size
+from nsprof.analyse.causes.look import device_kinds, more, size
 from nsprof.analyse.causes.rule import Owned, Rule, Seen, Try, words
 
 
@@ -44,7 +44,7 @@ RULE = Rule(
         ),
     ),
     signature=(),
-    checks=(more(_crossed, "counters", "more devices send packets than at base"),),
+    checks=(more(_crossed, "counters", "more devices send packets than at base"), device_kinds("veth")),
     needs_check=True,
     tries=(
         Try(
