@@ -24,7 +24,7 @@ from tests.root.hop_bed import Bed
 CLIENT, REMOTE = "198.18.81.1", "198.18.82.1"
 COUNT = 23
 _UDP_SEGMENT = 103  # include/uapi/linux/udp.h
-_IP_MTU_DISCOVER, _DONT = 10, 0  # include/uapi/linux/in.h: IP_PMTUDISC_DONT
+_IP_MTU_DISCOVER, _DONT, _PROBE = 10, 0, 3  # include/uapi/linux/in.h: IP_PMTUDISC_*
 
 
 @contextlib.contextmanager
@@ -70,8 +70,10 @@ def ethtool(made: Bed, name: str, device: str, *features: str) -> None:
     subprocess.run(argv, check=True, capture_output=True, timeout=20)
 
 
-def datagrams(made: Bed, count: int, size: int, *, segment: int = 0, to: str = REMOTE) -> Callable[[], Traffic]:
-    """`count` datagrams of `size` bytes from c to a socket in r, each read there."""
+def datagrams(
+    made: Bed, count: int, size: int, *, segment: int = 0, to: str = REMOTE, forbid: bool = False
+) -> Callable[[], Traffic]:
+    """`count` datagrams of `size` bytes from c to a socket in r, each read there (unless fragments are forbidden)."""
 
     def work() -> Traffic:
         with netns.entered(made.path("r")):
@@ -81,12 +83,12 @@ def datagrams(made: Bed, count: int, size: int, *, segment: int = 0, to: str = R
         with sink, source:
             sink.bind((to, 9000))
             sink.settimeout(10)
-            source.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _DONT)
+            source.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _PROBE if forbid else _DONT)
             if segment:
                 source.setsockopt(socket.IPPROTO_UDP, _UDP_SEGMENT, segment)
             for _ in range(count):
                 source.sendto(b"x" * size, (to, 9000))
-                got = 0
+                got = size if forbid else 0
                 while got < size:
                     got += len(sink.recv(65535))
         return Traffic()
@@ -129,8 +131,8 @@ class Seen:
 
 @contextlib.contextmanager
 def observer(ledger: Ledger | None = None) -> Iterator[Observer]:
-    """The ledger's probes, loaded once for many windows; no budget, so that counts are exact."""
-    given = ledger or Ledger(budget_share=0)
+    """The probes, loaded once for many windows; without a budget, so that counts are exact, and costs are assumed."""
+    given = ledger or Ledger(budget_share=0, calibrate=False)
     with Observer(SamplerConfig(), lambda _: LedgerSource(given)) as watching:
         yield watching
 

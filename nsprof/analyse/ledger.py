@@ -28,6 +28,19 @@ _FREEING = frozenset(
     }
 )
 _HOP_WHATS = ("skb queued", "segments queued", "skb tx", "segments tx", "skb rx", "segments rx")
+#: Events that the kernel counts itself: scope -> its counter -> what they are called here.
+_KERNEL_EVENTS = {
+    ("netns", "Ip.FragFails"): "too big and not to be fragmented (kernel)",
+    ("netns", "Ip6.FragFails"): "too big and not to be fragmented (kernel)",
+    ("netns", "Ip6.InTooBigErrors"): "too big and not to be fragmented (kernel)",
+    ("netns", "Ip.ReasmFails"): "reassembly failed (kernel)",
+    ("netns", "Ip6.ReasmFails"): "reassembly failed (kernel)",
+    ("softnet", "time_squeeze"): "time squeeze (kernel)",
+    ("softnet", "dropped"): "backlog full (kernel)",
+    ("device", "qdisc.requeues"): "qdisc requeue (kernel)",
+    ("device", "qdisc.drops"): "qdisc drop (kernel)",
+}
+
 _Key = TypeVar("_Key", bound=Hashable)
 
 
@@ -130,9 +143,19 @@ def _sums(lines: Iterable[LedgerLine], key: Callable[[LedgerLine], _Key]) -> dic
     return found
 
 
+def _kernel_events(side: _Side) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    wanted = set(side.runs)
+    for row in side.profile.counters:
+        what = _KERNEL_EVENTS.get((row.scope, row.name))
+        if what and row.run in wanted and row.delta > 0:
+            found.setdefault(what, [0, -1])[0] += int(row.delta)
+    return found
+
+
 def _events(side: _Side, base: _Side | None, unit: str) -> tuple[EventRow, ...]:
-    new = _sums(side.lines, lambda line: line.what)
-    old = _sums(base.lines, lambda line: line.what) if base else {}
+    new = {**_sums(side.lines, lambda line: line.what), **_kernel_events(side)}
+    old = {**_sums(base.lines, lambda line: line.what), **_kernel_events(base)} if base else {}
     units = side.units(unit) if unit else math.nan
     base_units = base.units(unit) if base and unit else math.nan
     kb = side.units("kb")

@@ -21,6 +21,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from nsprof.collect.ladder import Attached, attach
 from nsprof.collect.ledger_probes import KEY, VALUE, Group, Probe, open_functions, open_tracepoints
 from nsprof.collect.loader import online_cpus
 from nsprof.collect.sampler_cost import ROUND_TRIPS, Echo, paired_difference_ns
@@ -33,6 +34,8 @@ __all__ = ["BUDGET_SHARE", "Batch", "Ledger"]
 BUDGET_SHARE = 0.02
 #: The watcher looks this often; a probe is shed after two looks over the budget in a row.
 _LOOK_S = 0.25
+#: Probes that calibration attaches, those that are hit by a datagram over loopback on any kernel.
+_CALIBRATED = ("queue", "xmit", "receive", "_copy_from_iter", "_copy_to_iter")
 #: Assumed before calibration, and for rungs that the calibration's packets do not hit: twice what was ever measured.
 _ASSUMED_NS = {
     "tp_btf": 200.0,
@@ -59,6 +62,7 @@ class Ledger:
 
     `functions` names the functions to probe instead of the table's; unknown names are refused rows of
     `probe_infos()`, with near misses. `budget_share` 0 switches the watcher off.
+    Without `calibrate` a hit's cost is assumed.
     """
 
     def __init__(
@@ -67,6 +71,7 @@ class Ledger:
         budget_share: float = BUDGET_SHARE,
         functions: Sequence[str] = (),
         say: Callable[[str], None] | None = None,
+        calibrate: bool = True,
     ) -> None:
         self.budget_share = budget_share
         self.functions = tuple(functions)
@@ -80,12 +85,14 @@ class Ledger:
         self._watcher: threading.Thread | None = None
         self._begun_s = 0.0
         self._lost = 0
+        self._calibrated = calibrate
 
     def __enter__(self) -> Self:
         try:
             self._groups.append(open_tracepoints())
             self._groups.append(open_functions(self.functions))
-            self.calibrate()
+            if self._calibrated:
+                self.calibrate()
         except BaseException:
             self.close()
             raise
@@ -155,45 +162,55 @@ class Ledger:
         return sum(probe.hits * self._cost_ns(probe) for probe in self.probes) / 1e9
 
     def calibrate(self, seconds: float = 0.3) -> None:
-        """Measure what a hit costs on each rung: the same datagrams over loopback with its probes on and off."""
+        """Measure what a hit costs on each rung in use: the same datagrams over loopback with some probes on and off.
+
+        On the rungs of functions it is the two copies between user space and kernel, which every datagram makes.
+        """
+        self._attach()
+        used = {probe.rung for probe in self.probes}
+        for probe in self.probes:
+            probe.detach()
         before = os.sched_getaffinity(0)
         os.sched_setaffinity(0, {min(before)})
         try:
             with Echo() as work:
                 for rungs in (("tp_btf", "raw_tp"), ("fentry", "fexit"), ("kprobe", "kretprobe")):
-                    self._calibrate(work, rungs, seconds)
+                    if used & set(rungs):
+                        self._calibrate(work, rungs, seconds)
         finally:
             os.sched_setaffinity(0, before)
-            for probe in self.probes:
-                probe.detach()
             self._clear()
 
     def _calibrate(self, work: Callable[[], None], rungs: tuple[str, str], seconds: float) -> None:
-        self._attach()
-        chosen = [probe for probe in self.probes if probe.rung in rungs]
-        for probe in self.probes:
-            probe.detach()
-        if not chosen:
-            return
-        self._clear()
+        """On the entry rungs; a return costs more (docs/probes/calls.md), by the ratio of what is assumed."""
+        chosen = [probe for probe in self.probes if probe.name in _CALIBRATED and probe.found is not None]
+        attached: list[Attached] = []
 
         def on() -> None:
             for probe in chosen:
-                probe.attach()
+                codes = {rung: code for rung, code in probe.codes.items() if rung in rungs}
+                if codes and probe.found is not None:
+                    attached.append(attach(probe.found, codes, name="nsprof_calibrate"))
 
         def off() -> None:
-            for probe in chosen:
-                probe.detach()
+            while attached:
+                attached.pop().close()
 
-        on()
-        work()
-        off()
-        hits = sum(int(group.tally()[p.slot]) for group in self._groups if group.program for p in group.probes)
-        if hits < ROUND_TRIPS:
-            return  # these packets do not pass there: the assumed cost stays
-        added, _ = paired_difference_ns(work, on=on, off=off, seconds=seconds, repeats=2)
+        try:
+            self._clear()
+            on()
+            work()
+            off()
+            hits = sum(int(group.tally()[p.slot]) for group in self._groups if group.program for p in group.probes)
+            if hits < ROUND_TRIPS:
+                return  # the probes do not stand there: the assumed cost stays
+            added, _ = paired_difference_ns(work, on=on, off=off, seconds=seconds, repeats=2)
+        except ProbeError:
+            return  # this rung is not granted after all: the assumed cost stays
+        finally:
+            off()
         for rung in rungs:
-            self.costs_ns[rung] = max(0.0, added / hits)
+            self.costs_ns[rung] = max(0.0, added / hits) * _ASSUMED_NS[rung] / _ASSUMED_NS[rungs[0]]
 
     def _cost_ns(self, probe: Probe) -> float:
         return self.costs_ns.get(probe.rung, _ASSUMED_NS.get(probe.rung, 0.0))

@@ -76,6 +76,18 @@ def test_fragmentation_that_starts_on_the_way_is_named_there(watching: Observer,
     assert f"starts at pr in {made.full('h')} (MTU 1400)" in ledger(seen.profile).fragmentation
 
 
+def test_too_big_and_forbidden_is_counted_where_it_is_refused(watching: Observer, made: Bed) -> None:
+    made.ip("h", "link", "set", "pr", "mtu", "1400")
+    try:
+        seen = counted(watching, made, datagrams(made, COUNT, 1450, forbid=True))
+    finally:
+        made.ip("h", "link", "set", "pr", "mtu", "1500")
+    events = {row.what: row.calls for row in ledger(seen.profile).events}
+    assert events["too big and not to be fragmented (kernel)"] == COUNT
+    assert seen.calls("drop", "h", detail="PKT_TOO_BIG") == COUNT
+    assert seen.calls("skb tx", "h", "pr") == seen.calls("fragments tx", "h") == 0
+
+
 def test_packets_that_fit_are_no_fragments(watching: Observer, made: Bed) -> None:
     seen = counted(watching, made, datagrams(made, COUNT, 1000))
     assert seen.calls("skb tx", "c", "eth0") == seen.calls("skb rx", "r", "eth0") == COUNT
