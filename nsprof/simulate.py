@@ -223,6 +223,7 @@ def measure_each(
         except BaseException:
             tcg_machine.stop_all()
             pool.shutdown(wait=True, cancel_futures=True)
+            tcg_machine.start_all()
             raise
     return [[m for m, item in zip(done, work, strict=True) if item[0] == number] for number in range(len(points))]
 

@@ -194,11 +194,22 @@ def _check(machine: Machine, kernel: Kernel, job: GuestJob, words: Sequence[Sequ
         raise VmError(f"kernel {kernel.spec}: QEMU ended with {machine.status}: {_log(machine)}")
     if ("done",) not in words:
         panic = "panicked" if "Kernel panic" in machine.console() else "ended before its work was done"
-        raise VmError(f"kernel {kernel.spec}{name}: the guest {panic}; its last lines: {_tail(machine)}")
+        raise VmError(
+            f"kernel {kernel.spec}{name}: the guest {panic}{_cause(machine)}; its last lines: {_tail(machine)}"
+        )
 
 
 def _tail(machine: Machine) -> str:
     return " | ".join(machine.tail()[-5:]) or "(none)"
+
+
+def _cause(machine: Machine) -> str:
+    """What the kernel said first of its own trouble, and where: the last lines of a panic are seldom it."""
+    lines = machine.console().splitlines()
+    marks = ("BUG:", "Oops:", "general protection", "Unable to", "VFS:", "not tainted", "invalid opcode")
+    trouble = [line.strip() for line in lines if any(mark in line for mark in marks)][:1]
+    trouble += [line.strip() for line in lines if "RIP:" in line][:1]
+    return f" ({'; '.join(trouble)})" if trouble else ""
 
 
 def _log(machine: Machine) -> str:

