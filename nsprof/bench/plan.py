@@ -40,7 +40,7 @@ class Case:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A whole bench. `runs` of each case (at most, where `until` is given), `until` the wanted half-width as a share
-    of the baseline's unit cost (0: none). `tables` are the report's, `experiment` the file's path ("" without)."""
+    of the baseline's unit cost (0: none). `count` adds a counting pass of each case at the end (nsprof ledger). `tables` are the report's, `experiment` the file's path ("" without)."""
 
     cases: tuple[Case, ...]
     runs: int = 3
@@ -48,6 +48,7 @@ class Plan:
     frequency_hz: int = 499
     events: tuple[str, ...] = ("cpu-clock",)
     hop: bool = False
+    count: bool = False
     timeout_s: float = 0.0
     max_time_s: float = 0.0
     until: float = 0.0
@@ -116,6 +117,7 @@ class BenchOptions:
     frequency_hz: int = 499
     events: tuple[str, ...] = ("cpu-clock",)
     hop: bool = False
+    count: bool = False
     containers: int = 1
     busy: str = "one"
     reverse: bool = False
@@ -177,6 +179,7 @@ def plan_of(options: BenchOptions) -> Plan:
         frequency_hz=options.frequency_hz,
         events=options.events,
         hop=options.hop,
+        count=options.count,
         timeout_s=options.timeout_s,
         max_time_s=options.max_time_s,
         until=options.until,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,12 @@ def open_earlier(path: str, plan: Plan) -> Profile | None:
     before = profile.meta.get("bench", {}).get("plan")
     if before is None:
         raise UsageError(f"{path} was not made by nsprof bench, so it cannot be resumed", "-o another file")
+    kernels = sorted({run.kernel for run in profile.runs if run.kernel})
+    if kernels and kernels != [platform.release()]:
+        raise ComparisonError(
+            f"{path} was made on kernel {', '.join(kernels)}, this is {platform.release()}",
+            "-o another file, then compare the two: nsprof diff OLD NEW",
+        )
     changed = _changes(before, plan.describe())
     if changed:
         raise ComparisonError(
@@ -39,7 +46,7 @@ def earlier_runs(profile: Profile, *, kinds: int) -> dict[str, int]:
     """How many usable runs there are of each `kind:case` (kind 1: with hop probes)."""
     found: Counter[str] = Counter()
     for run in profile.runs:
-        if not run.failed and not run.warmup:
+        if not run.failed and not run.warmup and "ledger" not in run.probes_on:
             kind = 1 if kinds > 1 and "hop" in run.probes_on else 0
             found[f"{kind}:{run.scenario}"] += 1
     return dict(found)

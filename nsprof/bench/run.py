@@ -21,12 +21,14 @@ from nsprof import topology, workload
 from nsprof.bench import pktgen, resume, stopping, warmup
 from nsprof.bench.plan import Case, Plan, Progress, part_of
 from nsprof.collect import host
+from nsprof.collect.ledger import Ledger
 from nsprof.collect.sampler import SamplerConfig
 from nsprof.errors import NsprofError, PreflightError, WorkloadError
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Profile, Run
 from nsprof.model.scenario import Place
 from nsprof.observe import Observer, Scene, Traffic
+from nsprof.sources import LedgerSource
 
 __all__ = ["Result", "run_plan"]
 
@@ -133,6 +135,8 @@ def run_plan(
             bench.earlier = len(earlier.meta.get("bench", {}).get("conditions", []))
         try:
             _all_runs(bench, kinds, advance, earlier, checkpoint)
+            if plan.count:
+                _count(bench, advance)
         except KeyboardInterrupt:
             interrupted = True
             bench.notes.append(f"broken off by Ctrl-C after {len(bench.builder.runs)} runs; --resume goes on")
@@ -175,6 +179,16 @@ def _all_runs(
                 saved = time.monotonic()
         if plan.until and number + 1 < len(left) and _enough(bench):
             return
+    advance(total, total, "")
+
+
+def _count(bench: _Bench, advance: Advance) -> None:
+    """One pass of each case with the ledger's probes instead of the sampler, after all that cost figures come from."""
+    before, total = len(bench.builder.runs), len(bench.builder.runs) + len(bench.plan.cases)
+    with Observer(SamplerConfig(), lambda _: LedgerSource(Ledger(say=bench.notes.append))) as observer:
+        for number, case in enumerate(bench.plan.cases):
+            advance(before + number, total, f"{case.name}, counting")
+            _one_run(bench, observer, case)
     advance(total, total, "")
 
 
@@ -257,6 +271,8 @@ def _observed(bench: _Bench, observer: Observer, case: Case) -> None:
             run = _with_servers(
                 bench.plan, case, topo, clients, lambda work: _window(observer, bench, scene, watch, work)
             )
+        if "ledger" in run.probes_on:
+            return  # counts cannot be cut at a moment
         kept, warm = warmup.trim(run, warmup.cut_of(watch), number)
         builder.runs[number] = kept
         if warm is not None:

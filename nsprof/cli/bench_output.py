@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nsprof.model.metrics import ConditionRow, MetricTable, Scaling
     from nsprof.model.profile import Profile
-    from nsprof.model.results import DiffReport, ScenarioTable
+    from nsprof.model.results import DiffReport, ScenarioRow, ScenarioTable
     from nsprof.render.tables import Part
 
 __all__ = ["Advance", "progress", "show"]
@@ -174,7 +174,7 @@ def _part(profile: Profile, part: str, baseline: str) -> Shown | None:
     if not base:
         base = next((n for n in usable if n == "host" or n.endswith(":host")), usable[0])
     title = " - ".join(filter(None, (plan.get("title", ""), part)))
-    table = analyse.scenario_table(chosen, baseline=base, title=title or "")
+    table = _in_order(analyse.scenario_table(chosen, baseline=base, title=title or ""), plan, part)
     tables = plan.get("tables", ("document", "delta"))
     compared, deltas = [], []
     for name in usable:
@@ -187,6 +187,17 @@ def _part(profile: Profile, part: str, baseline: str) -> Shown | None:
         except EvidenceError as error:
             print(f"nsprof: {name}: {error.message}", file=sys.stderr)
     return Shown(title, table, tuple(compared), tuple(deltas), tuple(_scalings(chosen, part, usable, plan)))
+
+
+def _in_order(table: ScenarioTable, plan: dict[str, Any], part: str) -> ScenarioTable:
+    """Lines in the order of the plan, the baseline first; runs came in a random one."""
+    labels = [c["label"] for c in plan.get("cases", ()) if c["part"] == part]
+
+    def place(row: ScenarioRow) -> tuple[bool, int]:
+        label = row.scenario.partition(":")[2] or row.scenario
+        return not row.is_baseline, labels.index(label) if label in labels else len(labels)
+
+    return replace(table, rows=tuple(sorted(table.rows, key=place)))
 
 
 def _scalings(chosen: Profile, part: str, usable: list[str], plan: dict[str, Any]) -> Iterator[Scaling]:
@@ -251,6 +262,9 @@ def _text(profile: Profile, shown: list[Shown], top: int, commit_text: bool) -> 
     return parts
 
 
+_KERNEL_FACTS = ("release", "version", "architecture", "build_id", "commit", "tainted")
+
+
 def _about(profile: Profile) -> list[str]:
     """Kernels with build-id, what differs in their configurations, tool, seed, command: a line each."""
     meta = profile.meta
@@ -275,8 +289,11 @@ def _about(profile: Profile) -> list[str]:
         ]
         lines.append(f"configuration differs in: {', '.join(changed) or 'nothing that was looked at'}")
     bench = meta.get("bench", {})
-    if bench.get("command"):
-        lines.append(f"command {' '.join(bench['command'])}, order from seed {bench.get('seed')}")
+    commands = [" ".join(c["command"]) for c in bench.get("plan", {}).get("cases", ())]
+    commands = commands or [" ".join(bench.get("command", ()))]
+    lines += [f"command {command}" for command in dict.fromkeys(filter(None, commands))]
+    if "seed" in bench:
+        lines.append(f"order drawn from seed {bench['seed']}")
     tool = meta.get("tool", {})
     lines.append(f"{tool.get('name', 'nsprof')} {tool.get('version', '')}, {meta.get('created', '')}")
     return [*lines, *map(str, meta.get("notes", ()))]

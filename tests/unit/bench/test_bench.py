@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import subprocess
 import sys
 from dataclasses import replace
@@ -64,7 +65,11 @@ def test_another_bench_is_not_resumed_and_the_differences_are_listed(tmp_path: P
     store.save(made, path)
     with pytest.raises(UsageError, match="not made by nsprof bench"):
         resume.open_earlier(str(path), plan)
-    store.save(made.with_(meta={**made.meta, "bench": {"plan": plan.describe()}}), path)
+    made = made.with_(meta={**made.meta, "bench": {"plan": plan.describe()}})
+    store.save(made.with_(runs=tuple(replace(r, kernel="5.4.0-other") for r in made.runs)), path)
+    with pytest.raises(ComparisonError, match=r"made on kernel 5\.4\.0-other"):
+        resume.open_earlier(str(path), plan)
+    store.save(made.with_(runs=tuple(replace(r, kernel=platform.release()) for r in made.runs)), path)
     assert resume.open_earlier(str(path), plan) is not None
     other = plan_of(BenchOptions(command=("netperf", "-l", "2")))
     with pytest.raises(ComparisonError, match=r"was '1', is '2'"):
