@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from nsprof import netns, workload
 from nsprof.collect import host, names
 from nsprof.collect.ledger import BUDGET_SHARE, Ledger
 from nsprof.collect.sampler import SamplerConfig
-from nsprof.errors import EvidenceError, NsprofError, PreflightError, TopologyError, UsageError
+from nsprof.errors import CommandNotFound, EvidenceError, NsprofError, PreflightError, TopologyError, UsageError
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Namespace, Profile, Run
 from nsprof.observe import Observer, Scene, Traffic
@@ -62,6 +63,7 @@ def record(options: RecordOptions) -> int:
     inside = netns.resolve(options.inside) if options.inside else None
     watched = [netns.resolve(word) for word in options.watched]
     _check_writable(options.output)
+    _check_command(options.command)
     if os.geteuid() != 0:
         raise PreflightError("recording samples the whole system, which needs root", "sudo nsprof record ...")
     builder = ProfileBuilder()
@@ -82,7 +84,7 @@ def record(options: RecordOptions) -> int:
             run = observer.window(builder, scene, work)
             status = run.status
             if not options.quiet:
-                _say_run(run, number + 1, options.runs)
+                _say_run(run, number + 1, options.runs, options.reference)
             if status > 128:  # ended by a signal: the user wants to stop
                 break
     if options.count and status <= 128:
@@ -141,8 +143,16 @@ def _check(options: RecordOptions) -> None:
         raise UsageError("--duration is for watching; a command has its own length", "bound it with --timeout")
 
 
+def _check_command(command: tuple[str, ...]) -> None:
+    """A mistyped command is found out before the probes are loaded."""
+    if command and "/" not in command[0] and shutil.which(command[0], os.F_OK) is None:
+        raise CommandNotFound(f"{command[0]}: command not found")
+
+
 def _check_writable(path: str) -> None:
     """Find out before the recording, not after it, that the file cannot be written."""
+    if not path:
+        raise UsageError("-o: an empty word is no file", "-o FILE")
     if path == "-":
         raise UsageError("a profile is not written to a terminal stream while a command owns stdout", "-o FILE")
     folder = Path(path).resolve().parent
@@ -217,7 +227,7 @@ def _finish(builder: ProfileBuilder, options: RecordOptions, inside: str | None,
     return builder.build()
 
 
-def _say_run(run: Run, number: int, total: int) -> None:
+def _say_run(run: Run, number: int, total: int, wanted: str | None) -> None:
     which = f"run {number} of {total}: " if total > 1 else ""
     lost = run.losses.lost_share
     parts = [
@@ -233,6 +243,10 @@ def _say_run(run: Run, number: int, total: int) -> None:
     _err(which + "; ".join(parts))
     for warning in run.warnings:
         _err(f"warning: {warning}")
+    if wanted and not run.reference:
+        _err(
+            f"warning: --per {wanted}: no packets were seen on a device of that name, so there is no cost per packet"
+        )
 
 
 def _say_next(profile: Profile, options: RecordOptions) -> None:

@@ -23,6 +23,7 @@ __all__ = [
     "DENOMINATOR_ORDER",
     "Filter",
     "View",
+    "amount",
     "choose_event",
     "choose_runs",
     "choose_scenario",
@@ -195,7 +196,7 @@ def choose_denominator(run_sets: Sequence[Sequence[Run]], per: str | None) -> st
             return "share" if per == "share" else ""
         if per not in DENOMINATOR_ORDER:
             raise UsageError(f"no unit {per!r} to reckon per", near(per, [*DENOMINATOR_ORDER, "share", "total"]))
-        if not everywhere(per):
+        if not all(amount(run, per) > 0 for run in everyone):
             known = [d for d in DENOMINATOR_ORDER if everywhere(d)]
             raise EvidenceError(
                 f"the number of {DENOMINATOR_NOUNS[per]}s was not counted in every run",
@@ -298,7 +299,13 @@ def _scales(runs: Sequence[Run], per: str, where: Filter, weights: NDArray[Any])
                 f"the run lasted {min(r.duration_s for r in runs):.1f} s: seconds {first}-{last} are not in it"
             )
         return _inverse(seconds)
-    return _inverse([r.denominators[per] for r in runs])
+    return _inverse([amount(r, per) for r in runs])
+
+
+def amount(run: Run, per: str) -> float:
+    """How many units of `per` a run had (0: not counted). Seconds need no counting: they are its length."""
+    counted = run.denominators.get(per, 0.0)
+    return run.duration_s if per == "second" and not counted > 0 else counted
 
 
 def _inverse(values: Sequence[float] | NDArray[Any]) -> NDArray[np.float64]:

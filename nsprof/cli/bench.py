@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from nsprof.cli.common import Seconds
 from nsprof.errors import UsageError
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ class _Bench(click.Command):
 @click.option("-6", "ipv6", is_flag=True, help="IPv6.")
 @click.option("--host-netns", type=click.Choice(["own", "init"]), default="own", show_default=True)
 @click.option("--pin/--no-pin", default=True, show_default=True, help="Each side on its own CPU.")
-@click.option("--timeout", "timeout_s", default=0.0, type=click.FloatRange(min=0), help="End a run after N seconds.")
-@click.option("--max-time", "max_time_s", default=0.0, type=click.FloatRange(min=0), help="Start no run after N s.")
+@click.option("--timeout", "timeout_s", default=0.0, type=Seconds(), help="End a run after N seconds.")
+@click.option("--max-time", "max_time_s", default=0.0, type=Seconds(), help="Start no run after N s.")
 @click.option("--seed", default=None, type=int, help="Of the random order (default: drawn, and stored).")
 @click.option("--top", default=15, show_default=True, help="Function deltas to print a scenario.")
 @click.option("--show", is_flag=True, help="Print the tables of an earlier bench's FILE, run nothing.")

@@ -24,18 +24,35 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_PROFILE",
+    "Seconds",
     "filter_of",
     "filter_options",
     "measure_options",
     "open_profile",
     "output_options",
     "plain",
+    "refuse_own_input",
     "write_csv",
     "write_json",
     "write_parts",
 ]
 
 DEFAULT_PROFILE = "profile.nsprof"
+
+
+class Seconds(click.FloatRange):
+    """A length of time on the command line: no nan, no infinity, nothing that clocks of the system refuse."""
+
+    def __init__(self, min: float = 0.0) -> None:
+        super().__init__(min=min, max=365 * 86_400)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if isinstance(number, float) and math.isnan(number):  # no comparison excludes it
+            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
+        return number
+
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 _CONTEXTS = ("user", "task", "softirq", "hardirq", "nmi", "sched", "unknown")
 
@@ -130,7 +147,23 @@ def open_profile(path: str | None) -> Profile:
         raise UsageError(
             f"no profile named, and there is no {DEFAULT_PROFILE} here", "nsprof record -- COMMAND makes one"
         )
-    return store.open_any(path or DEFAULT_PROFILE)
+    return store.open_any(DEFAULT_PROFILE if path is None else path)
+
+
+def refuse_own_input(output: str | None, *inputs: str | None) -> None:
+    """Raises UsageError where what is to be written would take the place of what is read."""
+    if not output or output == "-":
+        return
+    for each in inputs:
+        source = DEFAULT_PROFILE if each is None else each
+        try:
+            same = Path(output).is_file() and Path(output).samefile(source)
+        except (OSError, ValueError):
+            continue
+        if same:
+            raise UsageError(
+                f"{output}: is what is to be read, and would be overwritten", "name another file to write"
+            )
 
 
 # --- writing --------------------------------------------------------------------------------------------------

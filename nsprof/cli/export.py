@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from nsprof.cli.common import open_profile
+from nsprof.cli.common import open_profile, refuse_own_input
 from nsprof.errors import UsageError
 
 __all__ = ["command"]
@@ -57,6 +57,7 @@ def command(
     raw, speedscope, flamegraph and chrometrace are py-spy's formats. Nothing is scaled: values are samples, or sums
     of sample periods.
     """
+    refuse_own_input(output, profile)
     from nsprof.store.exporters import BINARY, export
 
     if form == "flamegraph":
@@ -66,7 +67,7 @@ def command(
             raise UsageError(
                 "--value, --root and --marks mean nothing for flamegraph", "see nsprof flamegraph --help"
             )
-        files = (profile,) if profile else ()
+        files = () if profile is None else (profile,)
         ctx.invoke(flamegraph.command, files=files, output=output, event=event, scenario=scenario)
         return
     if output == "-" and form in BINARY and sys.stdout.isatty():

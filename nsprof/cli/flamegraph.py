@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nsprof.cli.common import DEFAULT_PROFILE, filter_of, filter_options, measure_options, open_profile
+from nsprof.cli.common import (
+    DEFAULT_PROFILE,
+    filter_of,
+    filter_options,
+    measure_options,
+    open_profile,
+    refuse_own_input,
+)
 from nsprof.cli.diff import sides
 from nsprof.errors import UsageError
 
@@ -62,6 +69,7 @@ def command(files: tuple[str, ...], differential: bool, output: str | None, **op
     """
     from nsprof.render.flamegraph import FlameOptions, render_svg
 
+    refuse_own_input(output, *(files or (None,)))
     shape = {name: options[name] for name in ("width", "size_by", "title")}
     if differential:
         tree, source = _difference(files, options)

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from nsprof.analyse.selection import amount
 from nsprof.model.profile import Profile, Run
 from nsprof.model.results import CostReport, Interval, ScenarioTable
 from nsprof.render.flamegraph_text import cost_text, per_noun, percent
@@ -188,7 +189,7 @@ def ledger(base: Side | None, new: Side, per: str) -> tuple[LedgerEntry, ...]:
         if side is None:
             continue
         counted = {line.run for line in side.profile.ledger} & set(side.every)
-        units = math.fsum(side.profile.runs[i].denominators.get(per, 0.0) for i in counted) if per else 1.0
+        units = math.fsum(amount(side.profile.runs[i], per) for i in counted) if per else 1.0
         if not counted or units <= 0:
             continue
         counted_sides.append(name)
@@ -260,7 +261,7 @@ def _flows(side: Side, per: str) -> dict[tuple[str, str], str]:
     for counter in side.profile.counters:
         if counter.run in wanted and counter.scope == "device":
             sums[side.profile.namespace_label(counter.namespace), counter.device][counter.name] += counter.delta
-    units = math.fsum(r.denominators.get(per, 0.0) for r in side.run_objects) if per else float(len(side.runs))
+    units = math.fsum(amount(r, per) for r in side.run_objects) if per else float(len(side.runs))
     found = {}
     for key, values in sorted(sums.items(), key=lambda kv: -(kv[1]["rx_packets"] + kv[1]["tx_packets"])):
         if units > 0:

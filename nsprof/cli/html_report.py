@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nsprof.analyse.selection import amount
 from nsprof.cli import html_facts
 from nsprof.cli.html_facts import Side
 from nsprof.errors import EvidenceError, NsprofError, UsageError
@@ -297,7 +298,7 @@ def _units(sides: _Sides, measure: Measure) -> tuple[Any, ...]:
             continue
         factors = []
         for side in sides.all:
-            runs = [(r.denominators.get(measure.per, 0.0), r.denominators.get(other, 0.0)) for r in side.run_objects]
+            runs = [(amount(r, measure.per), amount(r, other)) for r in side.run_objects]
             ratios = [old / new for old, new in runs if new > 0]
             if len(ratios) == len(runs) and ratios and max(ratios) <= 1.02 * min(ratios):
                 factors.append(math.fsum(ratios) / len(ratios))

@@ -48,7 +48,9 @@ def command(
     as well.
     """
     from nsprof import store
+    from nsprof.cli.common import refuse_own_input
 
+    refuse_own_input(output, *files)
     options = {"format": form, "packets": packets, "kallsyms": kallsyms, "vmlinux": vmlinux, "strict": strict}
     profile = import_all(files, scenario=scenario, **options)
     target = output or f"{'stdin' if files[0] == '-' else files[0]}.nsprof"

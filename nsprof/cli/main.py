@@ -6,6 +6,7 @@ nothing heavy is imported before a verb runs.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import signal
@@ -95,6 +96,7 @@ def run(argv: list[str] | None = None) -> None:
     """Entry point of the `nsprof` program; ends the process with the right status."""
     words = sys.argv[1:] if argv is None else argv
     debug = "--debug" in words[:2] or bool(os.environ.get("NSPROF_DEBUG"))
+    _stand_in_for_closed_streams()
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup's ignored SIGHUP stays ignored
             signal.signal(number, _terminate)
@@ -114,7 +116,7 @@ def run(argv: list[str] | None = None) -> None:
         if debug:
             raise
         _say(error)
-        status = error.exit_code
+        status = _failure(words) if error.exit_code == 1 else error.exit_code
     except BrokenPipeError:
         # The reader of our stdout went away (head, less q): end as other tools do, without a word.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -122,9 +124,13 @@ def run(argv: list[str] | None = None) -> None:
     except OSError as error:
         if debug:
             raise
-        where = f" on {error.filename}" if error.filename else ""
-        click.echo(f"nsprof: {error.strerror or error}{where}", err=True)
-        status = 1
+        _say(NsprofError(f"{_where(error)}{error.strerror or error}"))
+        status = _failure(words)
+    except MemoryError:
+        if debug:
+            raise
+        click.echo("nsprof: out of memory", err=True)
+        status = _failure(words)
     except Exception as error:  # the last line of defence: a bug of ours is said, not thrown at the user
         if debug:
             raise
@@ -132,7 +138,7 @@ def run(argv: list[str] | None = None) -> None:
         click.echo(
             "  hint: this is a bug in nsprof; run again with 'nsprof --debug ...' and report what it prints", err=True
         )
-        status = 125 if words[:1] and words[0] in _RUNS_COMMANDS else 1
+        status = _failure(words)
     sys.exit(status if isinstance(status, int) else 0)
 
 
@@ -145,8 +151,48 @@ def _terminate(number: int, frame: object) -> None:
     raise _Terminated(signal.Signals(number))
 
 
+def _failure(words: list[str]) -> int:
+    """The status of a failure of our own: one that no command of the user's would give, where one is run."""
+    verb = next((word for word in words if not word.startswith("-")), "")
+    return 125 if verb in _RUNS_COMMANDS else 1
+
+
 def _flush() -> None:
     sys.stdout.flush()
+
+
+def _stand_in_for_closed_streams() -> None:
+    """Nothing of ours (a profile, a perf event) may get the number of a standard stream that the caller closed, else
+    what is written to that stream would go into it. The stand-ins refuse reading and writing as a closed one does,
+    and vanish at exec, so that a command finds its streams closed as well.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDONLY if number else os.O_WRONLY)  # takes the lowest free number: this one
+    if sys.stdin is None:
+        sys.stdin = os.fdopen(0, closefd=False)
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(1, "w", closefd=False)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+
+
+def _where(error: OSError) -> str:
+    """What an error of the operating system is about: its file, or our output where that cannot be written."""
+    if error.filename is not None:
+        return f"{os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else error.filename}: "
+    if error.errno not in (errno.ENOSPC, errno.EBADF, errno.EIO, errno.EFBIG, errno.EDQUOT):
+        return ""
+    try:
+        os.write(sys.stdout.fileno(), b"")
+        sys.stdout.flush()
+    except OSError:
+        # What is buffered cannot be saved; without this the interpreter would try, and complain, once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return "standard output: cannot be written: "
+    return ""
 
 
 def _printable(text: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from nsprof.cli.common import Seconds
+
 
 @click.command(
     "record",
@@ -16,15 +18,11 @@ import click
 @click.option("--user-stacks", is_flag=True, help="User stacks too (kernel stacks are always there).")
 @click.option("--in", "inside", metavar="NETNS", help="Run the command in this namespace (name, PID or path).")
 @click.option("--watch", "watched", metavar="NETNS", multiple=True, help="Watch these namespaces; no command.")
-@click.option(
-    "--duration", "duration_s", type=click.FloatRange(min=0.1), help="Seconds to watch; until Ctrl-C if absent."
-)
+@click.option("--duration", "duration_s", type=Seconds(min=0.1), help="Seconds to watch; until Ctrl-C if absent.")
 @click.option("--per", "reference", metavar="DEV", help="Device whose skbs are counted as the unit.")
 @click.option("--runs", default=1, show_default=True, type=click.IntRange(1, 1000), help="Run the command N times.")
 @click.option("--scenario", default="", help="Name of what is recorded, for tables.")
-@click.option(
-    "--timeout", "timeout_s", default=0.0, type=click.FloatRange(min=0), help="End the command after N seconds."
-)
+@click.option("--timeout", "timeout_s", default=0.0, type=Seconds(), help="End the command after N seconds.")
 @click.option(
     "--hop/--no-hop", default=False, help="Hop probes: charge softirq CPU to the namespace and device served."
 )

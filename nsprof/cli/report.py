@@ -12,6 +12,7 @@ from nsprof.cli.common import (
     measure_options,
     open_profile,
     output_options,
+    refuse_own_input,
     write_csv,
     write_json,
     write_parts,
@@ -49,6 +50,7 @@ def command(profile: str | None, form: str | None, limit: int, strict: bool, **o
     from nsprof.analyse.selection import scenario_names
     from nsprof.render import text
 
+    refuse_own_input(options["html"], profile, options["baseline"] or profile)
     data = open_profile(profile)
     if options["html"]:
         from nsprof.cli.html_report import write_report

@@ -6,6 +6,7 @@ Importing this package is cheap; pyarrow is loaded when a file is read or writte
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -55,22 +56,24 @@ def open_any(path: str | os.PathLike[str], **options: Any) -> Profile:
     `options` go to the importer. Raises ProfileFormatError naming the file when nobody can read it.
     """
     name = os.fspath(path)
-    if name == "-" and not options:
+    if name == "-" and not options and sys.stdin.buffer.peek(2)[:2] in (b"PK", b""):  # type: ignore[union-attr]
         return load(path)
     place = Path(name)
+    if not name:
+        raise NsprofError("no such file: '' (an empty word)", "name a profile, or none for profile.nsprof")
     try:
-        if place.is_dir():
+        if name != "-" and place.is_dir():
             raise ProfileFormatError(f"{name} is a directory, not a profile")
-        if place.is_file() and is_native(place):
+        if name != "-" and place.is_file() and is_native(place):
             return load(place)
     except OSError as error:
         raise NsprofError(f"cannot read {name}: {error.strerror}") from error
-    if not place.exists():
+    if name != "-" and not place.exists():
         raise NsprofError(f"no such file: {name}", "nsprof record -o profile.nsprof -- COMMAND makes one")
     from nsprof.store import importers
 
     import_file = getattr(importers, "import_file", None)
     if import_file is None:
         return load(place)
-    profile: Profile = import_file(place, **options)
+    profile: Profile = import_file(name if name == "-" else place, **options)
     return profile

@@ -97,13 +97,19 @@ def load(path: str | os.PathLike[str]) -> Profile:
     name = os.fspath(path)
     try:
         if name == "-":
-            return _read(io.BytesIO(sys.stdin.buffer.read()), "standard input")
+            return _read(_whole(sys.stdin.buffer), "standard input")
         with Path(name).open("rb") as stream:
-            return _read(stream if stream.seekable() else io.BytesIO(stream.read()), name)
+            return _read(stream if stream.seekable() else _whole(stream), name)
     except FileNotFoundError as error:
         raise NsprofError(f"no such file: {name}", "nsprof record -o profile.nsprof -- COMMAND makes one") from error
     except OSError as error:
         raise NsprofError(f"cannot read {name}: {error.strerror or error}") from error
+
+
+def _whole(stream: IO[bytes]) -> IO[bytes]:
+    """A pipe's content, to be read with seeks; only its beginning where that is no archive, as it may never end."""
+    head = stream.read(4)
+    return io.BytesIO(head + stream.read() if head.startswith(b"PK") else head)
 
 
 def _read(stream: IO[bytes], name: str) -> Profile:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import mmap
+import os
 import sys
 import zlib
 from pathlib import Path
+from typing import IO
 
 from nsprof.errors import ProfileFormatError, UsageError
 from nsprof.model.profile import Profile
@@ -78,7 +80,7 @@ def import_file(
     name = str(path)
     if format is not None and format not in FORMATS:
         raise UsageError(f"no such format: {format}", f"one of: {', '.join(FORMATS)}")
-    profile, damaged = _read(_open(path), name, format, _path(kallsyms), _path(vmlinux))
+    profile, damaged = _read(_open(path, forced=format is not None), name, format, _path(kallsyms), _path(vmlinux))
     meta = {**profile.meta, "source": {**profile.meta["source"], "damaged": damaged}}
     if strict and damaged:
         words = [n for n in meta["notes"] if "damaged" in n or "line" in n or "cut off" in n]
@@ -100,10 +102,10 @@ def _path(path: Path | str | None) -> Path | None:
     return None if path is None else Path(path)
 
 
-def _open(path: Path | str) -> memoryview:
+def _open(path: Path | str, *, forced: bool) -> memoryview:
     """The bytes of a file, mapped where possible."""
     if str(path) == "-":
-        return memoryview(sys.stdin.buffer.read())
+        return _bounded(sys.stdin.buffer, "standard input", forced)
     where = Path(path)
     try:
         if where.is_dir():
@@ -111,9 +113,31 @@ def _open(path: Path | str) -> memoryview:
         with where.open("rb") as stream:
             if where.is_file() and where.stat().st_size > 0:
                 return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
-            return memoryview(stream.read())
+            return _bounded(stream, str(where), forced)
     except OSError as error:
         raise ProfileFormatError(f"cannot read {where}: {error.strerror}") from error
+
+
+def _bounded(stream: IO[bytes], name: str, forced: bool) -> memoryview:
+    """What a pipe or device gives, unless it gives nothing that can be read, or has no end (/dev/zero)."""
+    head = stream.read(_HEAD)
+    if head and not forced and not _detect(_peek(head)):
+        raise _unknown(name)
+    whole = bytearray(head)
+    limit = min(_MAX_UNPACKED, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") // 4)
+    while piece := stream.read(1 << 20):
+        whole += piece
+        if len(whole) > limit:
+            raise ProfileFormatError(
+                f"{name}: does not end within {limit:,} bytes", "put it into a file, which is read without copying it"
+            )
+    return memoryview(whole)
+
+
+def _unknown(name: str) -> ProfileFormatError:
+    return ProfileFormatError(
+        f"{name}: none of the formats that can be imported", f"formats: {', '.join(FORMATS)} (--format names one)"
+    )
 
 
 def _read(
@@ -124,9 +148,7 @@ def _read(
     buf, cut = _unpack(buf, name)
     found = format or _detect(bytes(buf[:_HEAD]))
     if not found:
-        raise ProfileFormatError(
-            f"{name}: none of the formats that can be imported", f"formats: {', '.join(FORMATS)} (--format names one)"
-        )
+        raise _unknown(name)
     if (kallsyms or vmlinux) and found != "perf.data":
         raise UsageError(
             f"{name} is {found}, whose names are resolved: --kallsyms and --vmlinux serve perf.data only"
