@@ -51,11 +51,24 @@ class _Side:
     profile: Profile
     scenario: str
     runs: tuple[int, ...]
+    observed: frozenset[int] = frozenset()
 
     @property
     def lines(self) -> list[LedgerLine]:
+        """Lines of the observed namespaces (all, when that is empty), and those of nobody."""
         wanted = set(self.runs)
-        return [line for line in self.profile.ledger if line.run in wanted]
+        own = self.observed and {0, *self.observed}
+        return [line for line in self.profile.ledger if line.run in wanted and (not own or line.namespace in own)]
+
+    @property
+    def left_out(self) -> str:
+        """A note on lines of other namespaces, "" when there are none."""
+        lines = [line for line in self.profile.ledger if line.run in self.runs and line.namespace]
+        others = {line.namespace for line in lines} - self.observed if self.observed else set()
+        if not others:
+            return ""
+        calls = sum(line.calls for line in lines if line.namespace in others and line.what == "skb tx")
+        return f"left out: {len(others)} namespaces beside the scenario's, which sent {calls:,} packets (--everyone)"
 
     def units(self, per: str) -> float:
         """How many units the passes had together; nan unless every pass has some."""
@@ -74,14 +87,16 @@ def ledger(
     baseline_scenario: str | None = None,
     per: str | None = None,
     namespaces: Sequence[str] = (),
+    everyone: bool = False,
 ) -> LedgerReport:
     """The ledger of one scenario, beside a baseline's where one is given.
 
     `per` is a denominator (default: skb where all passes have it, else second). `namespaces` narrows the tables of
-    places and hops down. Raises EvidenceError when there was no counting pass.
+    places and hops down. Namespaces that are no part of the scenario (neither named nor their counters read) are left
+    out unless `everyone` is true. Raises EvidenceError when there was no counting pass.
     """
-    side = _side(profile, scenario)
-    base = _side(baseline, baseline_scenario) if baseline is not None else None
+    side = _side(profile, scenario, everyone)
+    base = _side(baseline, baseline_scenario, everyone) if baseline is not None else None
     sides = [side] + ([base] if base else [])
     unit = per or next((u for u in ("skb", "second") if all(not math.isnan(s.units(u)) for s in sides)), "")
     for each in sides:
@@ -111,11 +126,11 @@ def ledger(
         places=_places(profile, shown, side.units(unit) if unit else math.nan, side.units("kb")),
         reconciled=reconcile(profile, side.runs, lines),
         alarms=tuple(alarms),
-        notes=_notes(profile),
+        notes=(*filter(None, (side.left_out,)), *_notes(profile)),
     )
 
 
-def _side(profile: Profile, scenario: str | None) -> _Side:
+def _side(profile: Profile, scenario: str | None, everyone: bool) -> _Side:
     counted = [name for name in profile.scenarios if profile.ledger_runs_of(name)]
     if scenario is None and len(counted) > 1:
         raise EvidenceError(
@@ -129,7 +144,10 @@ def _side(profile: Profile, scenario: str | None) -> _Side:
             f"no counting pass of {name!r} in the profile" if name else "no counting pass in the profile",
             f"it failed: {'; '.join(sorted(reasons))}" if reasons else "nsprof record --count -- COMMAND makes one",
         )
-    return _Side(profile, name, runs)
+    observed = {row.namespace for row in profile.counters if row.run in runs and row.scope == "netns"}
+    if observed:
+        observed |= {number for number, space in enumerate(profile.namespaces, 1) if space.name}
+    return _Side(profile, name, runs, frozenset() if everyone else frozenset(observed))
 
 
 def _sums(lines: Iterable[LedgerLine], key: Callable[[LedgerLine], _Key]) -> dict[_Key, list[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,7 @@ class _Bench(click.Command):
 @click.option("-F", "--freq", "frequency_hz", default=499, show_default=True, type=click.IntRange(1, 20_000))
 @click.option("-e", "--event", "events", default="cpu-clock", show_default=True, help="Events, comma-separated.")
 @click.option("--hop/--no-hop", default=False, help="Add as many runs with hop probes, for splits by namespace.")
+@click.option("--count", is_flag=True, help="Add a counting pass of each scenario at the end (nsprof ledger).")
 @click.option("--containers", default=1, show_default=True, type=click.IntRange(1, 1000))
 @click.option("--busy", type=click.Choice(["one", "all"]), default="one", show_default=True, help="Busy containers.")
 @click.option("--reverse", is_flag=True, help="Clients in the remote namespace, servers in the containers.")
@@ -123,7 +125,8 @@ def _plan(ctx: click.Context, options: dict[str, Any]) -> Plan:
                 raise UsageError(f"{word} stands in the experiment's file", f"change it in a copy of {words[0]}")
         if until:
             given = {"until": until, "runs": MOST_RUNS, **given}
-        return experiment.load(words[0], full=options["full"], seconds=options["seconds"], **given)
+        plan = experiment.load(words[0], full=options["full"], seconds=options["seconds"], **given)
+        return dataclasses.replace(plan, count=options["count"])
     runs = options["runs"] or (MOST_RUNS if until else 3)
     names = BenchOptions.__dataclass_fields__
     return plan_of(BenchOptions(**{k: v for k, v in options.items() if k in names} | {"runs": runs, "until": until}))

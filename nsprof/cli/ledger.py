@@ -23,6 +23,7 @@ __all__ = ["command"]
 @click.option(
     "--netns", "namespaces", multiple=True, metavar="NAME", help="Only devices and places of this namespace."
 )
+@click.option("--everyone", is_flag=True, help="Also namespaces that have no part in the scenario.")
 @output_options
 @click.option("--limit", default=40, show_default=True, type=click.IntRange(0), help="Places to show; 0: all.")
 @click.option(
@@ -34,6 +35,7 @@ def command(
     baseline: str | None,
     per: str | None,
     namespaces: tuple[str, ...],
+    everyone: bool,
     form: str | None,
     limit: int,
     strict: bool,
@@ -62,6 +64,7 @@ def command(
         baseline_scenario=other_scenario,
         per=per,
         namespaces=namespaces,
+        everyone=everyone,
     )
     if form == "json":
         write_json("ledger", report)

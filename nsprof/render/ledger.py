@@ -33,7 +33,7 @@ def ledger_parts(report: LedgerReport, *, limit: int = 40) -> list[Part]:
         parts.append(Lines(tuple(f"WARNING: {text}" for text in report.alarms), "bold red"))
     parts += [Lines(("",)), _events(report)]
     if report.hops:
-        parts += [Lines(("",)), Heading("Devices"), _hops(report)]
+        parts += [Lines(("",)), Heading("Devices"), _hops(report, limit)]
     if report.places:
         parts += [Lines(("",)), Heading("Where, and who asked"), _places(report, limit)]
     if report.reconciled:
@@ -74,7 +74,7 @@ def _events(report: LedgerReport) -> Grid:
     return Grid(tuple(columns), tuple(rows))
 
 
-def _hops(report: LedgerReport) -> Grid:
+def _hops(report: LedgerReport, limit: int) -> Grid:
     def both(skbs: int, segments: int) -> str:
         return format_count(skbs) if skbs == segments else f"{skbs:,} ({segments:,})"
 
@@ -99,7 +99,7 @@ def _hops(report: LedgerReport) -> Grid:
             format_count(row.fragments_received),
             format_count(row.over_mtu),
         )
-        for row in report.hops
+        for row in report.hops[: limit or None]
     )
     return Grid(columns, rows)
 
