@@ -89,12 +89,11 @@ def calibrate(
 def _needed(spread: float, runs: int, halves: Sequence[float]) -> list[str]:
     """What it would take to tell 1 % here: the half-width goes with 1 / sqrt(runs)."""
     widest = max(halves)
+    first = f"half-width of a pair's total here: {min(halves):.1%} to {widest:.1%} with {runs} runs a side"
     more = max(1.0, (widest / 0.01) ** 2)
-    return [
-        f"half-width of a pair's total here: {min(halves):.1%} to {widest:.1%} with {runs} runs a side",
-        f"to tell 1 % apart with this spread ({spread:.1%}): about {more * runs:,.0f} runs a side, or runs "
-        f"{more:,.0f} times as long where the spread is chance of sampling alone",
-    ]
+    if more > 1000:
+        return [first, f"a machine whose runs spread by {spread:.0%} cannot tell 1 % apart in any bearable time"]
+    return [first, f"to tell 1 % apart with this spread ({spread:.1%}): about {more * runs:,.0f} runs a side"]
 
 
 def run_and_calibrate(

@@ -134,7 +134,7 @@ def injected_pairs(noise: Noise, *, true_cost: float, pairs: int, runs: int, wha
         one = np.vstack([base, np.zeros(runs)])
         two = np.vstack([new, extra])
         counted = np.append(counts, ticks.sum())
-        evidence = statistics.compare(one, two, testable=counted >= 2 * runs)
+        evidence = statistics.compare(one, two, testable=counted >= runs)
         own += bool(evidence.low[-1] <= true_cost <= evidence.high[-1])
         seen += statistics.verdict(true_cost, float(evidence.q[-1]), 0.0) == "+"
         totals = statistics.compare(one.sum(axis=0)[np.newaxis], two.sum(axis=0)[np.newaxis])
@@ -169,7 +169,7 @@ def _draw_with_runs(
 
 def _flags(base: _Array, new: _Array, counts: _Array) -> tuple[bool, bool]:
     """(whether any function gets a verdict, whether the total does), by the rules of a diff."""
-    evidence = statistics.compare(base, new, testable=counts >= base.shape[1] + new.shape[1])
+    evidence = statistics.compare(base, new, testable=2 * counts >= base.shape[1] + new.shape[1])
     functions = bool((evidence.q < statistics.ALPHA).any())
     totals = statistics.compare(base.sum(axis=0)[np.newaxis], new.sum(axis=0)[np.newaxis])
     return functions, bool(totals.p[0] < statistics.ALPHA)

@@ -23,7 +23,9 @@ __all__ = ["conditions", "metric_table", "scaling"]
 _Rows = dict[tuple[str, str], NDArray[np.float64]]
 
 
-def metric_table(profile: Profile, base: str, new: str, *, min_effect: float = 0.0) -> MetricTable:
+def metric_table(
+    profile: Profile, base: str, new: str, *, per: str | None = None, min_effect: float = 0.0
+) -> MetricTable:
     """The figures that both scenarios have: what the workload told, CPU, unit costs in all and by category.
 
     Verdicts as in a diff: q values over all rows, from 8 runs a side.
@@ -31,8 +33,8 @@ def metric_table(profile: Profile, base: str, new: str, *, min_effect: float = 0
     names = [choose_scenario(profile, name) for name in (base, new)]
     numbers = [choose_runs(profile, name, None, hop=False) for name in names]
     runs = [[profile.runs[i] for i in chosen] for chosen in numbers]
-    per = choose_denominator(runs, None)
-    sides = [_figures(profile, n, r, per) for n, r in zip(names, runs, strict=True)]
+    unit = choose_denominator(runs, per)
+    sides = [_figures(profile, n, r, unit) for n, r in zip(names, runs, strict=True)]
     keys = [k for k in sides[0] if k in sides[1]]
     if not keys:
         raise EvidenceError(f"{names[0]} and {names[1]} have no figure in common")

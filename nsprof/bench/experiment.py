@@ -20,6 +20,7 @@ from typing import Any
 from nsprof import workload
 from nsprof.bench.plan import Case, Plan, topology_spec
 from nsprof.errors import NsprofError, UsageError
+from nsprof.units import DENOMINATORS
 
 __all__ = ["TABLES", "load"]
 
@@ -41,6 +42,7 @@ _SCHEMA: dict[str, dict[str, type | tuple[type, ...]]] = {
         "until": str,
         "needs": list,
         "tables": list,
+        "per": str,
         "topology": dict,
         "scenarios": dict,
         "workload": list,
@@ -181,6 +183,7 @@ def load(path: str, *, full: bool = False, seconds: int = 0, **changes: Any) -> 
         about=data.get("about", ""),
         needs=tuple(data.get("needs", ())),
         tables=tuple(data.get("tables", ("document", "delta"))),
+        per=data.get("per", ""),
         experiment=Path(path).name,
     )
     if "until" in data:
@@ -281,6 +284,9 @@ def _check_plan(file: _File, data: Mapping[str, Any], plan: Plan) -> None:
     if plan.runs < 1:
         raise file.error("", "runs", f"runs = {plan.runs}: must be 1 or more")
     base = plan.baseline.rpartition(":")[2]
+    if plan.per and plan.per not in DENOMINATORS:
+        near = difflib.get_close_matches(plan.per, DENOMINATORS, n=1)
+        raise file.error("", "per", f"per {plan.per!r} is no unit", near[0] if near else ", ".join(DENOMINATORS))
     labels = sorted({c.label for c in plan.cases})
     if base and base not in labels and plan.cases:
         near = difflib.get_close_matches(base, labels, n=1)

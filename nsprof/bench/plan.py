@@ -40,7 +40,8 @@ class Case:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A whole bench. `runs` of each case (at most, where `until` is given), `until` the wanted half-width as a share
-    of the baseline's unit cost (0: none). `count` adds a counting pass of each case at the end (nsprof ledger). `tables` are the report's, `experiment` the file's path ("" without)."""
+    of the baseline's unit cost (0: none). `count` adds a counting pass of each case at the end (nsprof ledger).
+    `tables` are the report's, `per` its unit ("": the workload's), `experiment` the file's path ("" without)."""
 
     cases: tuple[Case, ...]
     runs: int = 3
@@ -57,6 +58,7 @@ class Plan:
     about: str = ""
     needs: tuple[str, ...] = ()
     tables: tuple[str, ...] = ("document", "delta")
+    per: str = ""
     experiment: str = ""
 
     @property
@@ -75,6 +77,7 @@ class Plan:
             "experiment": self.experiment,
             "baseline": self.baseline,
             "tables": list(self.tables),
+            "per": self.per,
             "cases": [
                 {
                     "name": c.name,

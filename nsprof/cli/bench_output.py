@@ -173,17 +173,18 @@ def _part(profile: Profile, part: str, baseline: str) -> Shown | None:
     base = next((n for n in usable if wanted and (n == wanted or n.partition(":")[2] == wanted)), "")
     if not base:
         base = next((n for n in usable if n == "host" or n.endswith(":host")), usable[0])
+    per = plan.get("per") or None
     title = " - ".join(filter(None, (plan.get("title", ""), part)))
-    table = _in_order(analyse.scenario_table(chosen, baseline=base, title=title or ""), plan, part)
+    table = _in_order(analyse.scenario_table(chosen, baseline=base, per=per, title=title or ""), plan, part)
     tables = plan.get("tables", ("document", "delta"))
     compared, deltas = [], []
     for name in usable:
         if name == base:
             continue
         try:
-            compared.append(metrics.metric_table(chosen, base, name))
+            compared.append(metrics.metric_table(chosen, base, name, per=per))
             if "delta" in tables:
-                deltas.append(analyse.diff(chosen, chosen, base_scenario=base, new_scenario=name))
+                deltas.append(analyse.diff(chosen, chosen, base_scenario=base, new_scenario=name, per=per))
         except EvidenceError as error:
             print(f"nsprof: {name}: {error.message}", file=sys.stderr)
     return Shown(title, table, tuple(compared), tuple(deltas), tuple(_scalings(chosen, part, usable, plan)))

@@ -74,6 +74,7 @@ seconds = 3
         ('"veth-bridge"', '"veth-brigde"', 4, "did you mean 'veth-bridge'"),
         ("runs = 2", "baseline = 'hots'", 1, "did you mean 'host'"),
         ("runs = 2", "tables = ['documents']", 1, "did you mean 'document'"),
+        ("runs = 2", "per = 'skbs'", 1, "skb"),
         ("runs = 2", "until = 'soon'", 1, "not a share"),
         ("seconds = 3", "seconds = 0", 8, "1 or more"),
         ("seconds = 3", "direction = 'up'", 8, "'tx' or 'rx'"),
