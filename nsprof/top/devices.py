@@ -10,7 +10,7 @@ import os
 import socket
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +82,11 @@ class Devices:
     _looked_s: float = -1e9
     _strangers: frozenset[int] = frozenset()
     _turn: int = 0
+
+    def frozen(self) -> Devices:
+        """A copy that later readings do not change, for a display that stands still."""
+        tables = ("names", "paths", "keys", "active", "named", "labels", "_still")
+        return replace(self, **{name: dict(getattr(self, name)) for name in tables})
 
     def look(self, inodes: Iterable[int] = ()) -> None:
         """List the namespaces again if that is due, or if one of `inodes` is new."""

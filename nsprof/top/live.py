@@ -45,6 +45,7 @@ class _Loop:
         self.keyboard = keyboard
         self.state = State.of(options)
         self.snapshot: Snapshot | None = None
+        self.shown = watch.devices
         self.order: list[tuple[int, int, int]] = []
         self.ticks = 0
         self.over = False
@@ -93,7 +94,7 @@ class _Loop:
 
             self.screen.show(TopView(("nsprof top: sampling ...",), watch.notes, (), -1, (), "", " q:quit"))
             return
-        view = view_of(self.snapshot, watch.devices, state, hop=watch.hop, notes=watch.notes)
+        view = view_of(self.snapshot, self.shown, state, hop=watch.hop, notes=watch.notes)
         self.order = [row.key for row in view.rows]
         self.screen.show(view)
 
@@ -122,6 +123,7 @@ class _Loop:
             state.filter, state.selected = "", None
         elif key in ("p", " "):
             state.paused = not state.paused
+            self.shown = self.watch.devices.frozen() if state.paused else self.watch.devices
         elif key == "g":
             state.by = "namespace" if state.by == "device" else "device"
             state.selected = None
