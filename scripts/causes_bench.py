@@ -1,6 +1,7 @@
 """The proof of `nsprof explain`: faults put in on purpose, their clean twins, and what it makes of them.
 
-    causes_bench.py [--only NAME ...] [--runs N] [--seconds S] [--frequency HZ] [--nice N] [--keep DIR] [--from DIR] [--write]
+    causes_bench.py [--only NAME ...] [--runs N] [--seconds S] [--frequency HZ] [--nice N] [--keep DIR] [--from DIR]
+                    [--kernel SPEC ...] [--write]
 
 Native faults are timed here; `--kernel SPEC` runs those that the simulator can inject, in exact instructions.
 `--from` judges profiles that an earlier `--keep` has stored, `--write` puts the table into docs/causes.md.
@@ -82,13 +83,18 @@ def judge(fault: Fault, profile: Profile, where: str) -> Verdict:
     )
 
 
+def _lasting(command: Sequence[str], seconds: int) -> tuple[str, ...]:
+    """netperf's words with another length."""
+    if command[:1] != ("netperf",):
+        return tuple(command)
+    pairs = zip(("", *command), command, strict=False)
+    return tuple(str(seconds) if before == "-l" else word for before, word in pairs)
+
+
 def _native(options: argparse.Namespace, faults: Sequence[Fault]) -> Iterator[tuple[Fault, Profile]]:
     with Observer(SamplerConfig(frequency_hz=options.frequency)) as observer:
         for fault in faults:
-            words = tuple(str(options.seconds) if before == "-l" else word for before, word in
-                          zip(("", *fault.command), fault.command, strict=False))  # fmt: skip
-            clean = tuple(str(options.seconds) if before == "-l" else word for before, word in
-                          zip(("", *fault.clean_command), fault.clean_command, strict=False))  # fmt: skip
+            words, clean = (_lasting(c, options.seconds) for c in (fault.command, fault.clean_command))
             try:
                 yield fault, measure(observer, replace(fault, command=words, clean_command=clean), runs=options.runs)
             except (NsprofError, RuntimeError, OSError) as error:

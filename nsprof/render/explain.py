@@ -75,9 +75,7 @@ def explain_parts(explanation: Explanation) -> list[Part]:
             (
                 f"{amount(t.base, e.measure, sign=False)} -> {amount(t.new, e.measure, sign=False)}: "
                 f"{amount(t.delta, e.measure)}{change}{spread}",
-                f"{e.runs_base} against {e.runs_new} runs, {t.samples_base:,} against {t.samples_new:,} "
-                f"{'rows of exact counts' if e.measure.kind != 'sampled' else 'samples'}"
-                + ("" if min(e.runs_base, e.runs_new) > 1 else "; one run a side: no intervals"),
+                _basis(e),
             )
         )
     )
@@ -89,6 +87,13 @@ def explain_parts(explanation: Explanation) -> list[Part]:
         parts += _finding_parts(number, finding, e)
     parts += _tail(e)
     return parts
+
+
+def _basis(e: Explanation) -> str:
+    if e.measure.kind != "sampled":
+        return f"exact counts ({e.measure.kind}), {e.runs_base} against {e.runs_new} runs: no spread to allow for"
+    alone = "" if min(e.runs_base, e.runs_new) > 1 else "; one run a side: no intervals"
+    return f"{e.runs_base} against {e.runs_new} runs, {e.total.samples_base:,} against {e.total.samples_new:,} samples{alone}"
 
 
 def _finding_parts(number: int, finding: Finding, e: Explanation) -> list[Part]:

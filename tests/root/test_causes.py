@@ -8,8 +8,9 @@ import pytest
 
 from nsprof.analyse import causes
 from nsprof.collect.sampler import SamplerConfig
+from nsprof.model.results import Explanation
 from nsprof.observe import Observer
-from tests.causes_bed import measure
+from tests.causes_bed import Fault, measure
 from tests.causes_faults import FAULTS, PAIRS
 from tests.support import need
 
@@ -25,13 +26,22 @@ def observer() -> Iterator[Observer]:
         yield ready
 
 
+def told(observer: Observer, fault: Fault, runs: int) -> Explanation:
+    """Recorded and explained; once more where the machine was so busy with others that it says "not enough data"."""
+    for _ in range(3):
+        profile = measure(observer, fault, runs=runs)
+        e = causes.explain(profile, profile, base_scenario="clean", new_scenario="fault")
+        if e.findings or e.answer != "not enough data":
+            break
+    return e
+
+
 @pytest.mark.parametrize(
     "name", ["nft-2000-output", "tso-gso-off", "fragments-3", "policy-rules-1000", "xdp-generic", "packet-socket"]
 )
 def test_the_injected_fault_is_the_first_cause(observer: Observer, name: str) -> None:
     fault = _BY_NAME[name]
-    profile = measure(observer, fault, runs=2)
-    e = causes.explain(profile, profile, base_scenario="clean", new_scenario="fault")
+    e = told(observer, fault, runs=2)
     assert e.findings, (e.answer, e.reasons, e.forbids)
     assert e.findings[0].cause in fault.expect
     assert e.findings[0].certainty == "found"
@@ -47,6 +57,5 @@ def test_the_clean_twin_has_no_finding(observer: Observer) -> None:
 
 def test_two_faults_at_once_are_both_found(observer: Observer) -> None:
     fault = _BY_NAME["nft-1000 + packet-socket"]
-    profile = measure(observer, fault, runs=2)
-    e = causes.explain(profile, profile, base_scenario="clean", new_scenario="fault")
+    e = told(observer, fault, runs=2)
     assert set(fault.both) <= {f.cause for f in e.findings}

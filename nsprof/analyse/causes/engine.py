@@ -307,7 +307,8 @@ class _Engine:
         top = ", ".join(self._frames(j.number)[:4]) or "its functions"
         w, measure = j.weight, self.sides.measure
         if j.weight.only_new:
-            return f"{top} run only in {self.sides.titles[1]} ({w.samples_new:,.0f} samples against none)"
+            seen = f"{_amount(w.new, measure)} {measure.label}" if self.exact else f"{w.samples_new:,.0f} samples"
+            return f"{top} run only in {self.sides.titles[1]} ({seen} against none)"
         return f"{top}: {_amount(w.base, measure)} -> {_amount(w.new, measure)} {measure.label}"
 
     def _frames(self, number: int) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsprof.analyse.causes.case import Case
+from nsprof.analyse.causes.case import Case, Side
 from nsprof.analyse.causes.look import more, slower
 from nsprof.analyse.causes.rule import Rule, Seen, Try
 
@@ -13,17 +13,25 @@ _LEAST = 0.001
 _FEW = 20
 
 
+def _lost(side: Side) -> float:
+    """Segments repeated, without those that the receiver reports to have had already (RFC 2883): nothing was lost."""
+    repeated = side.total("Tcp.RetransSegs", scope="netns") - side.total("TcpExt.TCPDSACKRecv", scope="netns")
+    return max(0.0, float(repeated.sum()))
+
+
 def _look(case: Case) -> Seen | None:
     shares = []
     for side in (case.base, case.new):
         sent = float(side.total("Tcp.OutSegs", scope="netns").sum())
-        shares.append(float(side.total("Tcp.RetransSegs", scope="netns").sum()) / sent if sent else 0.0)
-    repeated = float(case.new.total("Tcp.RetransSegs", scope="netns").sum())
-    if repeated < _FEW or shares[1] < _LEAST or shares[1] < 3 * shares[0]:
+        shares.append(_lost(side) / sent if sent else 0.0)
+    if _lost(case.new) < _FEW or shares[1] < _LEAST or shares[1] < 3 * shares[0]:
         return None
     place = case.moved("Tcp.RetransSegs", scope="netns").place
     return Seen(
-        "counters", f"{shares[1]:.2%} of the segments were sent again (base: {shares[0]:.2%})", place, shares[1]
+        "counters",
+        f"{shares[1]:.2%} of the segments were lost and sent again (base: {shares[0]:.2%})",
+        place,
+        shares[1],
     )
 
 

@@ -29,6 +29,8 @@ RULE = Rule(
         more(_held, "counters", "overlimits of a qdisc go up in every run: it delayed packets", must=True),
         slower(),
     ),
+    # A shaper that holds back drops when its queue is full; what follows from the drops follows from the shaper.
+    subsumes=("device-drops", "retransmits", "window-limited"),
     not_cpu=True,
     tries=(Try("raise the rate, or look whether it is meant", "tc -s qdisc show dev DEV"),),
     source="tc-tbf(8), tc-htb(8); net/sched/sch_tbf.c",
