@@ -93,7 +93,8 @@ def _basis(e: Explanation) -> str:
     if e.measure.kind != "sampled":
         return f"exact counts ({e.measure.kind}), {e.runs_base} against {e.runs_new} runs: no spread to allow for"
     alone = "" if min(e.runs_base, e.runs_new) > 1 else "; one run a side: no intervals"
-    return f"{e.runs_base} against {e.runs_new} runs, {e.total.samples_base:,} against {e.total.samples_new:,} samples{alone}"
+    counts = f"{e.total.samples_base:,} against {e.total.samples_new:,} samples"
+    return f"{e.runs_base} against {e.runs_new} runs, {counts}{alone}"
 
 
 def _finding_parts(number: int, finding: Finding, e: Explanation) -> list[Part]:
