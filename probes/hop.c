@@ -9,6 +9,9 @@
  * Those take their arguments from an array of words (tp_btf with DIRECT_LOADS, raw tracepoints,
  * fentry); those named hop_*_regs from the registers at a function's entry (kprobes).
  *
+ * Those named hop_*_name know the device's name only, from the record of a classic tracepoint
+ * (TX_LOC, TX_NAME and so on: where in it the name's place is told, and where it is).
+ *
  * Stacks of these programs stay below 64 bytes: from Linux 6.13 bigger ones are moved off the
  * kernel stack, and the frame address would say nothing.
  */
@@ -16,6 +19,17 @@
 
 BPF_PERCPU_ARRAY(hops, struct hop_cpu, 1);
 BPF_HASH(owners, struct hop_owner_key, struct hop, 4096);
+
+/* Once, when asked to: see nsprof/collect/hop.py. */
+static __always_inline void copy_stack(struct hop_cpu *cpu)
+{
+#ifdef PROBE_READ
+	if (cpu->want_stack) {
+		bpf_probe_read_kernel(cpu->words, sizeof(cpu->words), (void *)cpu->sp);
+		cpu->want_stack = 0;
+	}
+#endif
+}
 
 int hop_tx(u64 *ctx)
 {
@@ -26,12 +40,7 @@ int hop_tx(u64 *ctx)
 		return 0;
 	hop_push(cpu, (void *)ctx[1], hop_stack_pointer(cpu));
 	cpu->hits[0]++;
-#ifdef PROBE_READ
-	if (cpu->want_stack) {
-		bpf_probe_read_kernel(cpu->words, sizeof(cpu->words), (void *)cpu->sp);
-		cpu->want_stack = 0;
-	}
-#endif
+	copy_stack(cpu);
 	return 0;
 }
 
@@ -151,6 +160,60 @@ int hop_gro_regs(struct pt_regs *ctx)
 		return 0;
 	receive(cpu, (void *)PT_REGS_PARM2(ctx));
 	cpu->hits[2]++;
+	return 0;
+}
+#endif
+
+#ifdef TX_NAME
+#define WORD(ctx, offset) (*(volatile u64 *)((ctx) + (offset)))
+#define PLACE(ctx, offset) (*(volatile u32 *)((ctx) + (offset)) & 0xffff)
+
+int hop_tx_name(void *ctx)
+{
+	int zero = 0;
+	struct hop_cpu *cpu = hops.lookup(&zero);
+
+	if (!cpu)
+		return 0;
+	cpu->hits[0]++;
+	if (PLACE(ctx, TX_LOC) != TX_NAME)
+		return 0;
+	hop_of_name(WORD(ctx, TX_NAME), WORD(ctx, TX_NAME + 8),
+		    &hop_begin(cpu, hop_stack_pointer(cpu))->at);
+	copy_stack(cpu);
+	return 0;
+}
+
+static __always_inline void receive_named(struct hop_cpu *cpu, u64 first, u64 second)
+{
+	hop_of_name(first, second, &cpu->rx);
+	cpu->rx_state = HOP_NAMED;
+	cpu->depth = 0;
+}
+
+int hop_rx_name(void *ctx)
+{
+	int zero = 0;
+	struct hop_cpu *cpu = hops.lookup(&zero);
+
+	if (!cpu)
+		return 0;
+	cpu->hits[1]++;
+	if (PLACE(ctx, RX_LOC) == RX_NAME)
+		receive_named(cpu, WORD(ctx, RX_NAME), WORD(ctx, RX_NAME + 8));
+	return 0;
+}
+
+int hop_gro_name(void *ctx)
+{
+	int zero = 0;
+	struct hop_cpu *cpu = hops.lookup(&zero);
+
+	if (!cpu)
+		return 0;
+	cpu->hits[2]++;
+	if (PLACE(ctx, GRO_LOC) == GRO_NAME)
+		receive_named(cpu, WORD(ctx, GRO_NAME), WORD(ctx, GRO_NAME + 8));
 	return 0;
 }
 #endif

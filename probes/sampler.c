@@ -159,7 +159,7 @@ static inline void hop_current(struct hop_cpu *cpu, u64 sp, struct sample_key *k
 
 	if (depth) {
 		struct hop_tx *tx = hop_slot(cpu, depth - 1);
-		key->tx_depth = depth;
+		key->tx_depth = depth | (cpu->tx_named ? 0x80 : 0);
 		key->tx_cookie = tx->at.cookie;
 		key->tx_ns = tx->at.inode;
 		key->tx_ifindex = tx->at.ifindex;

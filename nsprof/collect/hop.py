@@ -44,6 +44,7 @@ HOP_CPU = np.dtype(
         ("reach", "u8"),
         ("want_stack", "u8"),
         ("bridge_handler", "u8"),
+        ("tx_named", "u8"),
         ("tx", [("at", _HOP), ("sp", "u8")], (4,)),
         ("hits", "u8", (4,)),
         ("words", "u8", (128,)),
@@ -143,7 +144,7 @@ class HopProbes:
 
     def _program(self, rung: Rung) -> loader.Program:
         """The program for a rung: compiled once for the same defines, all with the first one's maps."""
-        defines = dict(rung.defines)
+        defines = dict(rung.defines())
         if loader.features().probe_read:
             defines["PROBE_READ"] = 1
         key = repr(sorted(defines.items()))
@@ -187,8 +188,7 @@ class HopProbes:
             seen = self.contexts()
             seen = seen[seen["hits"][:, one.probe.hits] > 0]
             where = seen["rx"] if one.probe.function == "hop_rx" else seen["tx"]["at"][:, 0]
-            # Namespaces are numbered from 0xF0000000 on, the first ones somewhat below (include/linux/proc_ns.h).
-            if len(seen) and ((where["inode"] >= 0xEFFFFF00) & (where["ifindex"] < 1 << 24)).all():
+            if len(seen) and (_are_names(where) if one.rung.named else _are_devices(where)):
                 break
         else:
             found = "its arguments are not where they should be" if len(seen) else "the probe does not run"
@@ -215,6 +215,8 @@ class HopProbes:
             raise ProbeError("the hop probes are not loaded")
         contexts = np.zeros(loader.possible_cpus(), HOP_CPU)
         contexts["reach"] = self.reach_bytes
+        transmit = next((each.rung for each in self._loaded if each.probe.function == "hop_tx"), None)
+        contexts["tx_named"] = transmit is not None and transmit.named
         contexts["bridge_handler"] = _symbols().address("br_handle_frame") or 0
         self._map.set(0, contexts)
         if self._owners is not None:
@@ -314,6 +316,16 @@ def _why(one: _Loaded) -> str:
     if one.rung is None:
         return "; ".join((*one.reasons, one.probe.lost))
     return "; ".join((*one.reasons, *filter(None, (one.rung.weaker,))))
+
+
+def _are_devices(where: Any) -> bool:
+    """Namespaces are numbered from 0xF0000000 on, the first ones somewhat below (include/linux/proc_ns.h)."""
+    return bool(((where["inode"] >= 0xEFFFFF00) & (where["ifindex"] < 1 << 24)).all())
+
+
+def _are_names(where: Any) -> bool:
+    names = [each.tobytes().rstrip(b"\0") for each in where]
+    return all(name and all(0x20 < byte < 0x7F for byte in name) for name in names)
 
 
 def _symbols() -> KernelSymbols:

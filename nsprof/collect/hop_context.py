@@ -38,7 +38,11 @@ _FORWARD = frozenset(
         "br_handle_frame_finish",
     }
 )
-_PROBING = ("bpf_trace_run", "__bpf_trace_", "__traceiter_", "bpf_trampoline_")
+_PROBING = (
+    *("bpf_trace_run", "__bpf_trace_", "__traceiter_", "bpf_trampoline_", "perf_trace_", "trace_call_bpf"),
+    *("kprobe_", "kretprobe_", "optimized_callback", "opt_pre_handler", "asm_exc_int3", "ftrace_trampoline"),
+    *("arch_ftrace_ops_list_func", "ftrace_ops_"),
+)
 #: Handlers that take a packet from one device to another within one reception.
 _MOVING = frozenset({"macvlan_handle_frame", "ipvlan_handle_frame", "bond_handle_frame", "team_handle_frame"})
 
@@ -82,15 +86,21 @@ def place_of(frames: Sequence[str], context: Context) -> Place:
     return outside
 
 
-HOP_COLUMNS = np.dtype([("cookie", "u8"), ("inode", "u4"), ("ifindex", "u4"), ("direction", "u1"), ("depth", "u1")])
-_PLAIN, _MOVED, _LOST = 1, 2, 3  # enum hop_rx_state, probes/include/hop.h
+HOP_COLUMNS = np.dtype(
+    [("cookie", "u8"), ("inode", "u4"), ("ifindex", "u4"), ("direction", "u1"), ("depth", "u1"), ("name", "S16")]
+)
+_PLAIN, _MOVED, _LOST, _NAMED = 1, 2, 3, 5  # enum hop_rx_state, probes/include/hop.h
+_TX_NAMED = 0x80  # in tx_depth, probes/include/sample.h
 
 
 def hop_columns(keys: NDArray[Any], where: NDArray[np.uint8]) -> NDArray[Any]:
-    """The hop of each sample (HOP_COLUMNS) from its raw key and its Place; all zero where it is unknown."""
+    """The hop of each sample (HOP_COLUMNS) from its raw key and its Place; all zero where it is unknown.
+
+    Where the probes know no more than a device's name, `name` is that and the identity is zero.
+    """
     hop = np.zeros(len(keys), HOP_COLUMNS)
     tx = (where == Place.TRANSMIT) & (keys["tx_depth"] > 0)
-    held = (keys["rx_state"] == _PLAIN) | (keys["rx_state"] == _MOVED)
+    held = (keys["rx_state"] == _PLAIN) | (keys["rx_state"] == _MOVED) | (keys["rx_state"] == _NAMED)
     rx = ((where == Place.RECEIVE) | (where == Place.FORWARD)) & held
     rx |= (where == Place.MOVING) & (keys["rx_state"] == _PLAIN)
     task = where == Place.TASK
@@ -98,10 +108,16 @@ def hop_columns(keys: NDArray[Any], where: NDArray[np.uint8]) -> NDArray[Any]:
         hop["cookie"][rows] = keys[f"{prefix}_cookie"][rows]
         hop["inode"][rows] = keys[f"{prefix}_ns"][rows]
         hop["ifindex"][rows] = keys[f"{prefix}_ifindex"][rows]
+    named = (tx & (keys["tx_depth"] & _TX_NAMED > 0)) | (rx & (keys["rx_state"] == _NAMED))
+    identity = np.empty(int(named.sum()), [("cookie", "u8"), ("inode", "u4"), ("ifindex", "u4")])
+    for name in ("cookie", "inode", "ifindex"):
+        identity[name] = hop[name][named]
+        hop[name][named] = 0
+    hop["name"][named] = identity.view("S16")
     hop["cookie"][task] = keys["task_cookie"][task]
     hop["inode"][task] = keys["task_ns"][task]
     hop["direction"][tx] = Direction.TX
     hop["direction"][rx] = np.where(where[rx] == Place.FORWARD, Direction.FORWARD, Direction.RX)
     hop["direction"][task] = Direction.TASK
-    hop["depth"][tx] = keys["tx_depth"][tx]
+    hop["depth"][tx] = keys["tx_depth"][tx] & ~np.uint8(_TX_NAMED)
     return hop

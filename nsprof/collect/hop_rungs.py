@@ -6,18 +6,21 @@ A rung names its programs and targets for each probe; loading and attaching are 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 from nsprof.collect import btf, ladder, loader, loader_syscall
 from nsprof.collect.ladder_attach import open_kprobe
+from nsprof.collect.trials import tracefs
 from nsprof.errors import ProbeError, UsageError
 
 __all__ = ["PROBES", "RUNGS", "Probe", "Rung", "Spot", "find", "rungs_named"]
 
 # enum bpf_prog_type and bpf_attach_type, include/uapi/linux/bpf.h
-_KPROBE = 2
+_KPROBE, _TRACEPOINT = 2, 5
+_TRACEPOINT_EVENT = 2  # enum perf_type_id
 _TRACE_RAW_TP, _TRACE_FENTRY = 23, 24
 
 
@@ -57,6 +60,7 @@ PROBES = (
         spots={
             "fentry": (Spot("hop_tx", "dev_hard_start_xmit"),),
             "kprobe": (Spot("hop_tx_regs", "dev_hard_start_xmit"),),
+            "tracepoint": (Spot("hop_tx_name", "net_dev_start_xmit"),),
         },
     ),
     Probe(
@@ -71,6 +75,7 @@ PROBES = (
                 Spot("hop_rx_list", "__netif_receive_skb_list_core"),
             ),
             "kprobe": (Spot("hop_rx_regs", "__netif_receive_skb_core"),),
+            "tracepoint": (Spot("hop_rx_name", "netif_receive_skb"),),
         },
     ),
     Probe(
@@ -82,6 +87,7 @@ PROBES = (
         spots={
             "fentry": (Spot("hop_gro_call", "napi_gro_receive|gro_receive_skb"),),
             "kprobe": (Spot("hop_gro_regs", "napi_gro_receive|gro_receive_skb"),),
+            "tracepoint": (Spot("hop_gro_name", "napi_gro_receive_entry"),),
         },
     ),
 )
@@ -91,17 +97,18 @@ PROBES = (
 class Rung:
     """One way to load and attach: `defines` to compile with; `load` gives a program's descriptor, `attach` a link's.
 
-    `weaker` says what this rung knows less than the best. `measured`: the distance from the probe's frame to that of
-    the transmission has to be found out; otherwise the program takes it from the registers. Both raise ProbeError or
-    OSError.
+    `weaker` says what this rung knows less than the best; `named`: a device's name and nothing else. `measured`: the
+    distance from the probe's frame to that of the transmission has to be found out; otherwise the program takes it
+    from the registers. All three may raise ProbeError or OSError.
     """
 
     name: str
-    defines: Mapping[str, int | str]
+    defines: Callable[[], Mapping[str, int | str]]
     load: Callable[[loader.Program, Spot], int]
     attach: Callable[[int, Spot], int]
     weaker: str = ""
     measured: bool = True
+    named: bool = False
 
 
 def find(target: str) -> ladder.Found:
@@ -160,24 +167,63 @@ def _attach_kprobe(fd: int, spot: Spot) -> int:
     return open_kprobe(fd, symbol, address)
 
 
+def _name_places() -> dict[str, int | str]:
+    """Where a classic tracepoint's record has the device's name. Raises ProbeError where tracefs cannot be read."""
+    made: dict[str, int | str] = {}
+    for key, probe in zip(("TX", "RX", "GRO"), PROBES, strict=True):
+        text = (tracefs() / "events/net" / probe.tracepoint / "format").read_text()
+        fields = re.findall(r"field:([^;]+);\s*offset:(\d+);\s*size:(\d+);", text)
+        places = [int(offset) for words, offset, _ in fields if words == "__data_loc char[] name"]
+        behind = max((int(offset) + int(size) for _, offset, size in fields), default=0)
+        if len(places) != 1 or behind % 8:
+            raise ProbeError(f"tracepoint {probe.tracepoint} has no name where it is looked for")
+        made |= {f"{key}_LOC": places[0], f"{key}_NAME": behind}
+    return made
+
+
+def _load_classic(program: loader.Program, spot: Spot) -> int:
+    return loader_syscall.load_program(program.code(spot.program), _TRACEPOINT, name=spot.program)
+
+
+def _attach_classic(fd: int, spot: Spot) -> int:
+    number = int((tracefs() / "events/net" / spot.target / "id").read_text())
+    # One event is enough: a program on a tracepoint runs on every CPU.
+    event = loader_syscall.perf_event_open(_TRACEPOINT_EVENT, number, min(os.sched_getaffinity(0)), period=1)
+    try:
+        loader_syscall.perf_ioctl(event, "set_bpf", fd)
+        loader_syscall.perf_ioctl(event, "enable")
+    except OSError:
+        os.close(event)
+        raise
+    return event
+
+
 #: Best first.
 RUNGS: tuple[Rung, ...] = (
-    Rung("tp_btf", {"DIRECT_LOADS": 1}, _load_tp_btf, lambda fd, _: loader_syscall.attach_raw_tracepoint(fd)),
-    Rung("raw_tp", {}, _load_raw, lambda fd, spot: loader_syscall.attach_raw_tracepoint(fd, spot.target)),
+    Rung("tp_btf", lambda: {"DIRECT_LOADS": 1}, _load_tp_btf, lambda fd, _: loader_syscall.attach_raw_tracepoint(fd)),
+    Rung("raw_tp", dict, _load_raw, lambda fd, spot: loader_syscall.attach_raw_tracepoint(fd, spot.target)),
     Rung(
         "fentry",
-        {},
+        dict,
         _load_fentry,
         lambda fd, _: loader_syscall.attach_raw_tracepoint(fd),
         "packets received as a list count for the first one's device",
     ),
     Rung(
         "kprobe",
-        {},
+        dict,
         _load_kprobe,
         _attach_kprobe,
         "each hit is a trap or more, and is left out while another probe runs on the CPU",
         measured=False,
+    ),
+    Rung(
+        "tracepoint",
+        _name_places,
+        _load_classic,
+        _attach_classic,
+        "devices by name only: the namespace is unknown, and so is what a macvlan or a tc program moved",
+        named=True,
     ),
 )
 

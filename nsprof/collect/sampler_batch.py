@@ -150,12 +150,18 @@ def _devices(
     hop_ns: NDArray[np.uint32],
     device_of: Callable[[int, int, int], Device | None] | None,
 ) -> NDArray[np.uint32]:
-    table = np.stack(
-        [hop["inode"].astype("u8"), hop["cookie"], hop["ifindex"].astype("u8"), hop_ns.astype("u8")], axis=1
+    table = np.empty(
+        len(hop), [("inode", "u8"), ("cookie", "u8"), ("ifindex", "u8"), ("space", "u8"), ("name", "S16")]
     )
-    unique, inverse = np.unique(table, axis=0, return_inverse=True)
+    for column in ("inode", "cookie", "ifindex", "name"):
+        table[column] = hop[column]
+    table["space"] = hop_ns
+    unique, inverse = np.unique(table, return_inverse=True)
     rows = []
-    for inode, cookie, ifindex, namespace in unique.tolist():
+    for inode, cookie, ifindex, namespace, name in unique.tolist():
+        if name:  # all that is known: whose it is stays unknown, even if one namespace only has such a device
+            rows.append(builder.device(Device(0, 0, _comm(name))))
+            continue
         if not ifindex or not namespace:
             rows.append(0)
             continue

@@ -29,8 +29,16 @@ struct hop_tx {
 
 /* PLAIN: the packet stays with the device it came in on. MOVED: a receive handler gave it to
  * another device (macvlan, bond), which `rx` is. LOST: likewise, but to which is not known. TC: a
- * program on the device's ingress may move it. */
-enum hop_rx_state { HOP_NONE = 0, HOP_PLAIN = 1, HOP_MOVED = 2, HOP_LOST = 3, HOP_TC = 4 };
+ * program on the device's ingress may move it. NAMED: `rx` holds a device's name and nothing else.
+ */
+enum hop_rx_state {
+	HOP_NONE = 0,
+	HOP_PLAIN = 1,
+	HOP_MOVED = 2,
+	HOP_LOST = 3,
+	HOP_TC = 4,
+	HOP_NAMED = 5
+};
 
 /* Who owns what comes in on a device whose handler passes packets on by their destination address.
  */
@@ -51,6 +59,7 @@ struct hop_cpu {
 	u64 want_stack;	    /* copy the stack to `words` at the next transmission */
 	u64 bridge_handler; /* br_handle_frame, 0 without bridges; not a define, since it differs
 			       from boot to boot */
+	u64 tx_named;	    /* transmissions hold a device's name and nothing else */
 	struct hop_tx tx[HOP_NESTING];
 	u64 hits[4];
 	u64 words[HOP_STACK_WORDS];
@@ -92,8 +101,8 @@ static __always_inline void hop_of_device(void *device, struct hop *hop)
 	read_at(&hop->ifindex, device, OFF_net_device_ifindex);
 }
 
-/* A transmission begins at stack pointer `sp`. */
-static __always_inline void hop_push(struct hop_cpu *cpu, void *device, u64 sp)
+/* A transmission begins at stack pointer `sp`; the caller says on which device. */
+static __always_inline struct hop_tx *hop_begin(struct hop_cpu *cpu, u64 sp)
 {
 	u32 depth = cpu->depth;
 
@@ -111,9 +120,32 @@ static __always_inline void hop_push(struct hop_cpu *cpu, void *device, u64 sp)
 	if (depth >= HOP_NESTING)
 		depth = HOP_NESTING - 1; /* deeper than kept: the innermost counts */
 	struct hop_tx *tx = hop_slot(cpu, depth);
-	hop_of_device(device, &tx->at);
 	tx->sp = sp;
 	cpu->depth = depth + 1;
+	return tx;
+}
+
+static __always_inline void hop_push(struct hop_cpu *cpu, void *device, u64 sp)
+{
+	hop_of_device(device, &hop_begin(cpu, sp)->at);
+}
+
+/* A device's name (IFNAMSIZ) instead of its identity: all that a classic tracepoint's record has.
+ */
+static __always_inline void hop_of_name(u64 first, u64 second, struct hop *hop)
+{
+	u64 ends = (first - 0x0101010101010101ULL) & ~first & 0x8080808080808080ULL;
+
+	if (ends) { /* what lies behind the end is an earlier record's */
+		first &= ((ends & -ends) >> 7) - 1;
+		second = 0;
+	} else {
+		ends = (second - 0x0101010101010101ULL) & ~second & 0x8080808080808080ULL;
+		if (ends)
+			second &= ((ends & -ends) >> 7) - 1;
+	}
+	hop->cookie = first;
+	*(u64 *)&hop->inode = second;
 }
 
 #ifdef PROBE_READ

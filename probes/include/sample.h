@@ -23,8 +23,8 @@ struct sample_key {
 	u16 cpu;
 	u8 event;
 	u8 lateness;
-	u8 rx_state; /* enum hop_rx_state */
-	u8 tx_depth;
+	u8 rx_state;	/* enum hop_rx_state */
+	u8 tx_depth;	/* bit 7: the transmission's 16 bytes of identity are its device's name */
 	u8 user_mode;	/* the tick fell into user mode: no kernel stack is right */
 	u8 stack_state; /* enum stack_state */
 	char comm[16];

@@ -23,6 +23,11 @@ from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Context, Direction, Profile, Run
 
 SOFTIRQ = {"handle_softirqs", "__do_softirq"}
+#: Frames of interrupts and of probes at work: whose packet they stand in is about to change, or was.
+PROBING = (
+    *("asm_", "bpf_trace_run", "__bpf_trace", "bpf_prog_", "bpf_trampoline_", "__traceiter", "perf_trace_"),
+    *("trace_call_bpf", "kprobe_", "optimized_callback", "opt_pre_handler", "ftrace_"),
+)
 V4 = ("ip_", "udp_", "__udp4", "udp4_", "icmp_", "arp_", "fib_", "__ip_")
 V6 = ("ip6_", "ipv6_", "udpv6", "__udp6", "udp6_", "fib6", "icmpv6")
 
@@ -196,7 +201,7 @@ class Seen:
     """One sample row in words."""
 
     count: int
-    label: str  # "container:device", "" unknown
+    label: str  # "container:device", "*:device" where the namespace is unknown, "" unknown
     direction: Direction
     context: Context
     frames: list[str]
@@ -220,6 +225,8 @@ def seen_rows(profile: Profile, devices: dict[tuple[int, int], str]) -> list[See
         label = ""
         if space is not None and device is not None:
             label = devices.get((space.inode, device.ifindex), f"?{space.inode}/{device.ifindex}")
+        elif device is not None:
+            label = f"*:{device.name}"
         task = profile.namespaces[int(s.task_ns[i]) - 1].inode if s.task_ns[i] else 0
         frames = [profile.frames.name[f] for f in profile.stacks[int(s.stack[i])]]
         found.append(
@@ -251,7 +258,7 @@ def phase(part: Sequence[str]) -> str:
     def within(prefixes: Sequence[str]) -> bool:
         return any(f.startswith(tuple(prefixes)) for f in part)
 
-    if any(f.startswith(("asm_", "bpf_trace_run", "__bpf_trace", "bpf_prog_", "__traceiter")) for f in part):
+    if any(f.startswith(PROBING) for f in part):
         return ""
     if "dev_hard_start_xmit" in part[1:]:
         return "tx"

@@ -292,7 +292,7 @@ def test_no_rung_is_one_clear_error_and_leaves_nothing_loaded() -> None:
     def refuse(*_: object) -> int:
         raise ProbeError("not today")
 
-    probes = hop.HopProbes(rungs=(hop.Rung("tp_btf", {"DIRECT_LOADS": 1}, refuse, refuse),))
+    probes = hop.HopProbes(rungs=(hop.Rung("tp_btf", lambda: {"DIRECT_LOADS": 1}, refuse, refuse),))
     with pytest.raises(ProbeError, match="tp_btf: not today"):
         probes.load()
     assert probes.probe_infos() == ()
