@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from nsprof.collect import bcc_door, btf, cputime, trials
-from nsprof.errors import PreflightError
+from nsprof.errors import NsprofError, PreflightError
 
 __all__ = ["Check", "can_record", "checks", "demand"]
 
@@ -37,8 +37,11 @@ class Check:
 
 
 def checks() -> tuple[Check, ...]:
-    """Try everything; takes about a second and leaves nothing loaded. Works without root, saying what that costs."""
-    return (*_sampling(), *_probes(), *_machine(), *_tools())
+    """Try everything, leaving nothing loaded; works without root, saying what that costs.
+
+    Takes about a second, and as long as compiling the hop probes takes where that has not been done yet.
+    """
+    return (*_sampling(), *_probes(), *_places(), *_machine(), *_tools())
 
 
 def can_record(rows: Sequence[Check]) -> bool:
@@ -222,6 +225,34 @@ def _probes() -> Iterator[Check]:
         prevents="the fields of tracepoints where kernel reads are refused",
         remedy="mount -t tracefs tracefs /sys/kernel/tracing",
     )
+
+
+def _places() -> Iterator[Check]:
+    """The rung that each hop probe would stand on, found by loading it and showing it a packet over lo."""
+    from nsprof.collect.hop import PROBES, HopProbes
+
+    titles = {probe.function: f"hop probe {probe.function}" for probe in PROBES}
+    if os.geteuid() != 0:
+        for probe in PROBES:
+            yield Check(probe.function, "Probes", titles[probe.function], "no", "not permitted", probe.lost, _SUDO)
+        return
+    probes = HopProbes()
+    try:
+        probes.load()
+        infos = probes.probe_infos()
+    except NsprofError as error:
+        yield Check("hop", "Probes", "hop probes", "no", error.message, "namespace and device of samples", error.hint)
+        return
+    finally:
+        probes.close()
+    for info in infos:
+        title, found = titles[info.name], f"{info.rung} on {info.target}"
+        if info.rung == "none":
+            yield Check(info.name, "Probes", title, "no", info.reason, "what it tells (record goes on without it)")
+        elif info.reason:
+            yield Check(info.name, "Probes", title, "partly", found, info.reason)
+        else:
+            yield Check(info.name, "Probes", title, "yes", found)
 
 
 def _machine() -> Iterator[Check]:
