@@ -46,7 +46,7 @@ class JobResult:
     """What came back: the command's exit status and words, and how the guest fared.
 
     `boot_s` is from QEMU's start to the command's start (`boot_cpu_s`: QEMU's CPU time until then), `wall_s` to the
-    guest's end. `files` are those in
+    guest's end (`cpu_s` likewise). `files` are those in
     `out_dir`, relative to it; `skipped` says what the command left there that is no plain file.
     """
 
@@ -57,6 +57,7 @@ class JobResult:
     boot_s: float
     boot_cpu_s: float
     wall_s: float
+    cpu_s: float
     accel: str
     files: tuple[Path, ...] = ()
     skipped: tuple[str, ...] = ()
@@ -75,14 +76,15 @@ def run_job(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     on_output: Output | None = None,
-    boot_timeout_s: float = BOOT_TIMEOUT_S,
+    boot_timeout_s: float | None = None,
     icount: bool = False,
 ) -> JobResult:
     """Boot `kernel`, run `argv` there as root, bring back what it said and wrote, power off.
 
     `append` is added to the kernel's command line; `env` to the command's environment; `on_output(stream, data)` is
     called with what the command says while it runs. `icount` lets the guest's clock count instructions (see Machine;
-    one CPU, TCG). `timeout_s` bounds the command, `boot_timeout_s` the way to it.
+    one CPU, TCG). `timeout_s` bounds the command, `boot_timeout_s` the way to it (None: BOOT_TIMEOUT_S, and
+    up to five times that while more processes want to run than there are CPUs).
     Raises VmError with the last console lines when the guest does not boot, hangs, panics or lacks what it needs;
     files written until then are in `out_dir` all the same. QEMU is gone afterwards in any case.
     """
@@ -102,9 +104,10 @@ def run_job(
         stack.enter_context(machine)
         job = _Job(machine, on_output, stack)
         try:
-            boot_s = job.wait_started(boot_timeout_s) - start
+            boot_s = job.wait_started(_boot_timeout_s() if boot_timeout_s is None else boot_timeout_s) - start
             boot_cpu_s = machine.cpu_s()
             status = job.wait_ended(timeout_s)
+            cpu_s = max(job.cpu_s, boot_cpu_s)
         finally:
             files, skipped = _collect(machine.directory / "job" / "out", out_dir)
         return JobResult(
@@ -115,6 +118,7 @@ def run_job(
             boot_s=boot_s,
             boot_cpu_s=boot_cpu_s,
             wall_s=time.monotonic() - start,
+            cpu_s=cpu_s,
             accel=chosen,
             files=files,
             skipped=skipped,
@@ -136,6 +140,11 @@ def _check(argv: Sequence[str], smp: int, memory_mb: int, timeout_s: float) -> N
         raise UsageError(f"--memory {memory_mb}: a guest needs 256 MB or more")
     if timeout_s <= 0:
         raise UsageError(f"--timeout {timeout_s:g}: must be positive")
+
+
+def _boot_timeout_s() -> float:
+    share = os.getloadavg()[0] / (os.cpu_count() or 1)
+    return BOOT_TIMEOUT_S * min(5.0, max(1.0, share))
 
 
 def _initramfs(kernel: Kernel) -> Path:
@@ -194,6 +203,7 @@ class _Job:
             name: stack.enter_context((self.job / name).open("rb")) for name in ("stdout", "stderr")
         }
         self.said: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
+        self.cpu_s = 0.0
 
     def text(self, stream: str) -> str:
         return b"".join(self.said[stream]).decode(errors="replace")
@@ -213,6 +223,7 @@ class _Job:
         deadline = time.monotonic() + timeout_s
         while not self.machine.wait(_POLL_S):
             self._read()
+            self.cpu_s = max(self.cpu_s, self.machine.cpu_s())
             if (self.job / "status").exists():
                 self.machine.wait(5.0)  # powering off; if it cannot, the caller ends it all the same
                 break
