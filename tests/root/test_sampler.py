@@ -23,6 +23,7 @@ from nsprof.collect.symbols import KernelSymbols
 from nsprof.errors import PreflightError, ProbeError, UsageError
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Context, Lateness, Profile, Run
+from tests.root.losses import assert_losses_are_explained
 
 pytestmark = [pytest.mark.root, pytest.mark.bpf]
 
@@ -70,25 +71,6 @@ def count(batch: RawBatch, cpu: int) -> int:
 def missed(batch: RawBatch, cpu: int) -> int:
     """Ticks that the timer skipped, told by its due times: on a shared machine the virtual CPU itself may stand."""
     return sum(int(w.tallies["missed"][0][cpu]) for w in batch.windows)
-
-
-def assert_losses_are_explained(batch: RawBatch) -> None:
-    """Every counter is a count of hits, and what is missing of the expected samples is told by them."""
-    for event in range(len(batch.events)):
-        found, hits = losses(batch, event), batch.hits(event)
-        seen = int(batch.values["count"][batch.keys["event"] == event].sum())
-        assert found.seen == seen == hits - found.map_full
-        for each in (found.map_full, found.stack_collisions, found.no_stack):
-            assert 0 <= each <= hits
-        for window in batch.windows:
-            tally = window.tallies[event]
-            for name in ("map_full", "stack_full", "no_stack", "late"):
-                assert (tally[name] <= 2 * tally["hits"]).all(), name  # a hit may store two stacks
-            if batch.periods_ns[event]:
-                assert (tally["weight"] == tally["hits"] * np.uint64(batch.periods_ns[event])).all()
-        if batch.periods_ns[event]:
-            assert found.expected - found.seen == found.map_full + found.lost_records
-            assert 0 <= found.lost_records <= found.expected
 
 
 def profile_of(batch: RawBatch) -> Profile:

@@ -12,13 +12,17 @@ from nsprof.collect.sampler import Sampler, SamplerConfig, add_batch
 from nsprof.collect.symbols import KernelSymbols
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Losses, Profile, Run
+from tests.root.losses import assert_losses_are_explained
 
 #: Reads zeros for ever: nearly all of its CPU time is in the kernel below vfs_read.
 READER = "import os; f = os.open('/dev/zero', os.O_RDONLY)\nwhile True: os.read(f, 1 << 20)"
 
 
 def record_reader(seconds: float, frequency_hz: int) -> tuple[Profile, int, float, Losses]:
-    """A profile of a process that reads /dev/zero, its PID, its own CPU seconds within the window, and the losses."""
+    """A profile of a process that reads /dev/zero, its PID, its own CPU seconds within the window, and the losses.
+
+    The counters behind the losses are checked on the way.
+    """
     with subprocess.Popen([sys.executable, "-S", "-c", READER]) as reader:
         try:
             with Sampler(SamplerConfig(frequency_hz=frequency_hz)) as sampler:
@@ -28,6 +32,7 @@ def record_reader(seconds: float, frequency_hz: int) -> tuple[Profile, int, floa
                 sampler.stop()
                 used_s = _cpu_s(reader.pid) - before
                 batch = sampler.read()
+            assert_losses_are_explained(batch)
             builder = ProfileBuilder()
             builder.runs.append(Run(scenario="guest"))
             losses = add_batch(builder, batch, 0, symbols=KernelSymbols())
@@ -58,7 +63,9 @@ def share_below(profile: Profile, pid: int, function: str) -> tuple[int, float]:
 def check_reader(seconds: float, frequency_hz: int) -> None:
     """The reader is found below vfs_read, with no tick more than its CPU time has, and the missing ones are told.
 
-    On a busy host TCG's timer ticks come late and several as one, so how many are missing is not known beforehand.
+    TCG's timer ticks come late, and several as one, so some are missing, on a busy host many: every one of them that
+    the reader's CPU time says was due must be among the losses. (Slack: its CPU time is known to 10 ms at both ends,
+    and a tick hits the reader or its neighbours by chance.)
     """
     profile, pid, used_s, losses = record_reader(seconds, frequency_hz)
     samples, share = share_below(profile, pid, "vfs_read")
@@ -68,3 +75,5 @@ def check_reader(seconds: float, frequency_hz: int) -> None:
     assert 50 < samples < 1.1 * used_s * frequency_hz
     assert losses.seen == sum(int(count) for count in profile.samples.count)
     assert samples > 0.3 * losses.seen  # one of two CPUs was the reader's
+    missing = used_s * frequency_hz - samples
+    assert losses.expected - losses.seen >= missing - 0.05 * used_s * frequency_hz - 10, f"{missing:.0f} not told"
