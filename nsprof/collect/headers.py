@@ -24,6 +24,9 @@ BTF = Path("/sys/kernel/btf/vmlinux")
 #: Part of the cache key: raise it whenever the text below changes.
 _LAYOUT = 3
 
+#: bpftool takes a second; in a guest without KVM on a busy host it took more than 60.
+_DUMP_S = 300
+
 #: Headers that BCC's own prologue (helpers.h and friends) includes by name.
 _STUBS = (
     "linux/types.h",
@@ -167,14 +170,14 @@ def _fill(tree: Path, btf: Path, release: str) -> None:
 def _dump(btf: Path) -> bytes:
     command = ["bpftool", "btf", "dump", "file", str(btf), "format", "c"]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, timeout=_DUMP_S, check=False)
     except FileNotFoundError as error:
         raise PreflightError(
             "bpftool is not installed; it turns the kernel's BTF into headers",
             "apt install bpftool (Debian) or linux-tools-common (Ubuntu)",
         ) from error
     except subprocess.TimeoutExpired as error:
-        raise PreflightError(f"bpftool did not finish dumping {btf} within 60 s") from error
+        raise PreflightError(f"bpftool did not finish dumping {btf} within {_DUMP_S} s") from error
     if done.returncode != 0 or b"struct task_struct" not in done.stdout:
         words = done.stderr.decode(errors="replace").strip().splitlines()
         reason = words[-1] if words else f"status {done.returncode}, no struct task_struct in its output"

@@ -44,18 +44,18 @@ def test_command_line_brings_back_status_words_and_files(kernel: Kernel, tmp_pat
     assert not (tmp_path / "res/link").is_symlink()
 
 
-def test_boot_to_command_in_under_10_s(kernel: Kernel) -> None:
-    """The best of two; while others keep the CPUs busy, QEMU's own CPU time stands for the wall clock."""
-    runs = [run_job(kernel, ["true"], timeout_s=60) for _ in range(2)]
-    load = os.getloadavg()[0]
-    for run in runs:
+def test_boot_to_command_in_under_10_s_and_a_command_that_is_not_there_is_127(kernel: Kernel) -> None:
+    """A second try if the first is slow; while others keep the CPUs busy, QEMU's CPU time stands for the clock."""
+    figures = []
+    for _ in range(2):
+        run = run_job(kernel, ["no-such-command"], timeout_s=60)
+        assert run.status == 127
+        load = os.getloadavg()[0]
         print(f"boot to command: {run.boot_s:.1f} s, {run.boot_cpu_s:.1f} s of CPU, load {load:.1f}")
-    busy = load > (os.cpu_count() or 1)
-    assert min(run.boot_cpu_s if busy else run.boot_s for run in runs) < 10
-
-
-def test_command_that_is_not_there_is_127(kernel: Kernel) -> None:
-    assert run_job(kernel, ["no-such-command"], timeout_s=60).status == 127
+        figures.append(run.boot_cpu_s if load > (os.cpu_count() or 1) else run.boot_s)
+        if figures[-1] < 10:
+            break
+    assert min(figures) < 10
 
 
 def test_panic_while_the_command_runs_is_told_and_files_are_kept(kernel: Kernel, tmp_path: Path) -> None:
@@ -64,11 +64,6 @@ def test_panic_while_the_command_runs_is_told_and_files_are_kept(kernel: Kernel,
         run_job(kernel, ["sh", "-c", script], timeout_s=60, out_dir=tmp_path)
     assert any("Kernel panic" in line for line in caught.value.console)
     assert (tmp_path / "kept").read_text() == "kept\n"
-
-
-def test_panic_at_boot_is_told(kernel: Kernel) -> None:
-    with pytest.raises(VmError, match="the kernel panicked: not syncing: VFS: Unable to mount root fs"):
-        run_job(kernel, ["true"], append="rdinit=/nothing", timeout_s=60)
 
 
 def test_hang_is_bounded(kernel: Kernel) -> None:
@@ -90,11 +85,13 @@ def _below(pid: int) -> list[int]:
     return children + [each for child in children for each in _below(child)]
 
 
-def test_failure_on_the_command_line_is_the_console_and_one_sentence(kernel: Kernel) -> None:
+def test_panic_at_boot_is_the_console_and_one_sentence(kernel: Kernel) -> None:
     done = _nsprof("--append", "rdinit=/nothing", "--", "true")
     assert done.returncode == 125
     *console, last = done.stderr.splitlines()
-    assert last.startswith(f"nsprof: debian:6.1 ({kernel.release}): the kernel panicked: not syncing: VFS")
+    assert last.startswith(
+        f"nsprof: debian:6.1 ({kernel.release}): the kernel panicked: not syncing: VFS: Unable to mount root fs"
+    )
     assert any(line.startswith("console| ") and "Kernel panic" in line for line in console)
 
 
