@@ -12,7 +12,7 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from nsprof.sources import LedgerSource
 __all__ = ["Result", "run_plan"]
 
 Advance = Callable[[int, int, str], None]
+Prepare = Callable[[Case, Any], AbstractContextManager[None]]
 #: With --until a bench goes on for so many runs a case at most, unless --runs says otherwise.
 MOST_RUNS = 100
 #: An unfinished bench is written to its file this often.
@@ -41,6 +42,11 @@ _CHECKPOINT_S = 30.0
 
 #: Notes on how a bench ended, which no longer hold when it goes on.
 _PASSING = ("broken off by", "resumed with", "--max-time", "stopped by its own data")
+
+
+def _nothing(case: Case, topo: Any) -> AbstractContextManager[None]:
+    del case, topo
+    return nullcontext()
 
 
 def _silent(done: int, total: int, what: str) -> None:
@@ -68,6 +74,7 @@ class _Bench:
     notes: list[str] = field(default_factory=list)
     earlier: int = 0
     started: float = field(default_factory=time.monotonic)
+    prepare: Prepare = _nothing
 
     def profile(self) -> Profile:
         """What there is so far."""
@@ -104,12 +111,14 @@ def run_plan(
     advance: Advance = _silent,
     earlier: Profile | None = None,
     checkpoint: Callable[[Profile], None] | None = None,
+    prepare: Prepare = _nothing,
 ) -> Result:
     """Run all cases in fair order.
 
     `advance(done, total, text)` is called before each run and at the end. `earlier` is a profile of the same plan
-    to go on with; `checkpoint` gets the unfinished profile now and then. A run that fails is kept with its reason and
-    the others go on. Raises NsprofError when nothing can be measured at all.
+    to go on with; `checkpoint` gets the unfinished profile now and then; `prepare(case, topology)` is a context in
+    which each run happens, for whatever is to be there besides. A run that fails is kept with its reason and the
+    others go on. Raises NsprofError when nothing can be measured at all.
     """
     seed = plan.seed
     if seed is None and earlier is not None:
@@ -119,7 +128,7 @@ def run_plan(
     if os.geteuid() != 0:
         raise PreflightError("bench makes network namespaces, which needs root", "sudo nsprof bench ...")
     load_modules(plan.needs)
-    bench = _Bench(plan, seed)
+    bench = _Bench(plan, seed, prepare=prepare)
     interrupted = False
     with ExitStack() as stack:
         base: dict[str, Any] = {"events": plan.events, "frequency_hz": plan.frequency_hz}
@@ -239,7 +248,7 @@ def _one_run(bench: _Bench, observer: Observer, case: Case) -> None:
 
 def _observed(bench: _Bench, observer: Observer, case: Case) -> None:
     builder = bench.builder
-    with topology.build(case.spec) as topo:
+    with topology.build(case.spec) as topo, bench.prepare(case, topo):
         clients = topo.clients if case.busy == "all" else topo.clients[:1]
         if pktgen.is_pktgen(case.command):
             clients = topo.clients
