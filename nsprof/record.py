@@ -49,6 +49,7 @@ class RecordOptions:
     count: bool = False
     probe_budget: float = BUDGET_SHARE * 100
     functions: tuple[str, ...] = ()
+    debug: bool = False
     strict: bool = False
     quiet: bool = False
 
@@ -117,6 +118,8 @@ def _count(
         for probe in builder.probes:
             if probe.state == "refused" and probe.name in options.functions:
                 _err(f"warning: {probe.name} is not counted: {probe.reason}")
+    for refused in ledger.refusals if options.debug else ():
+        _err(refused)
     return run.status
 
 

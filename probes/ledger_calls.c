@@ -15,7 +15,7 @@
  * skbs: segments are those in the list, bytes their lengths together count       nothing is looked
  * at
  *
- * Defines: SLOTS, LOST, and those of ledger.h.
+ * Defines: LEDGER_SLOTS, LEDGER_LOST, and those of ledger.h.
  */
 #include "ledger.h"
 
@@ -23,9 +23,9 @@
 #define FIRST_FUNCTION 100
 #define LIST_MAX 128
 
-BPF_HASH(ledger, struct ledger_key, struct ledger_value, ENTRIES);
-BPF_PERCPU_ARRAY(hits, u64, SLOTS);
-BPF_STACK_TRACE(stacks, STACKS);
+BPF_HASH(ledger, struct ledger_key, struct ledger_value, LEDGER_ENTRIES);
+BPF_PERCPU_ARRAY(hits, u64, LEDGER_SLOTS);
+BPF_STACK_TRACE(stacks, LEDGER_STACKS);
 
 static __always_inline void count(int slot)
 {
@@ -42,7 +42,7 @@ static __always_inline void begin(void *ctx, struct ledger_key *key)
 	asm volatile("" : "+r"(slot)); /* keeps the constant one whole instruction */
 	key->what = FIRST_FUNCTION + slot;
 	count(slot);
-	key->stack = stacks.get_stackid(ctx, STACK_FLAGS);
+	key->stack = stacks.get_stackid(ctx, LEDGER_STACK_FLAGS);
 }
 
 static __always_inline void book(struct ledger_key *key, u64 bytes, u64 segments)
@@ -51,7 +51,7 @@ static __always_inline void book(struct ledger_key *key, u64 bytes, u64 segments
 	struct ledger_value *value = ledger.lookup_or_try_init(key, &fresh);
 
 	if (!value) {
-		count(LOST);
+		count(LEDGER_LOST);
 		return;
 	}
 	__sync_fetch_and_add(&value->calls, 1);

@@ -24,9 +24,9 @@
 #define FIRST 16
 #define UNSUMMED 512
 
-BPF_HASH(ledger, struct ledger_key, struct ledger_value, ENTRIES);
+BPF_HASH(ledger, struct ledger_key, struct ledger_value, LEDGER_ENTRIES);
 BPF_PERCPU_ARRAY(hits, u64, 16); /* by program; the last is what the full table lost */
-BPF_STACK_TRACE(stacks, STACKS);
+BPF_STACK_TRACE(stacks, LEDGER_STACKS);
 
 struct last {
 	u64 skb;
@@ -61,12 +61,14 @@ static __always_inline void book(struct ledger_key *key, u64 bytes, u64 segments
 
 /* IP's view of the packet at `header`: flags into `detail`; the bytes behind the transport header.
  */
-static __always_inline u32 look(void *header, u32 length, u64 *detail)
+static __always_inline u32 look(void *header, u16 protocol, u32 length, u64 *detail)
 {
 	u8 ip[48] = {};
 	u32 offset = 0, size;
 	u8 transport;
 
+	if (protocol != bpf_htons(0x0800) && protocol != bpf_htons(0x86dd))
+		return 0;
 	if (bpf_probe_read_kernel(ip, sizeof(ip), header))
 		return 0;
 	if (ip[0] >> 4 == 4) {
@@ -163,7 +165,7 @@ static __always_inline int hop(void *address, void *device, int place)
 			header = network;
 		}
 	}
-	payload = look(header, length, &key.detail);
+	payload = look(header, SKB(skb, u16, protocol), length, &key.detail);
 	segments = ledger_segments(skb, &size, payload);
 	if (size)
 		key.detail |= GSO;
@@ -229,7 +231,7 @@ int ledger_drop(u64 *ctx)
 	struct ledger_key key = {.what = 4, .detail = (u32)ctx[2]};
 
 	hit(4);
-	key.stack = stacks.get_stackid(ctx, STACK_FLAGS);
+	key.stack = stacks.get_stackid(ctx, LEDGER_STACK_FLAGS);
 	return event((void *)ctx[0], &key, 0);
 }
 

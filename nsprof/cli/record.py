@@ -43,7 +43,8 @@ from nsprof.cli.common import Seconds
 @click.option("--strict", is_flag=True, help="Fail when more than 1 % of the samples were lost.")
 @click.option("-q", "--quiet", is_flag=True, help="Only errors on stderr.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-def command(**options: object) -> int:
+@click.pass_context
+def command(ctx: click.Context, /, **options: object) -> int:
     """Record while COMMAND runs: sudo nsprof record -o pod.nsprof -- netperf -H 10.0.0.7 -l 10
 
     The whole system is sampled (softirq work runs in innocent tasks); filter when reading. The command's own output
@@ -51,5 +52,6 @@ def command(**options: object) -> int:
     """
     from nsprof.record import RecordOptions, record
 
+    options["debug"] = bool((ctx.obj or {}).get("debug"))
     events = tuple(e.strip() for e in str(options.pop("events")).split(",") if e.strip())
     return record(RecordOptions(events=events, **options))  # type: ignore[arg-type]

@@ -86,6 +86,7 @@ class Ledger:
         self._begun_s = 0.0
         self._lost = 0
         self._calibrated = calibrate
+        self.refusals: list[str] = []
 
     def __enter__(self) -> Self:
         try:
@@ -112,6 +113,7 @@ class Ledger:
         """Attach everything that was not shed before; the budget's watcher begins. Attaching takes `attach_s`."""
         self._clear()
         self._attach()
+        self.refusals = [f"{probe.name}: {probe.details}" for probe in self.probes if probe.details]
         if not any(probe.attached for probe in self.probes):
             reasons = "; ".join(dict.fromkeys(probe.reason for probe in self.probes if probe.reason))
             raise ProbeError(f"no probe of the ledger can be attached: {reasons}", "nsprof doctor tells why")

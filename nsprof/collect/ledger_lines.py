@@ -8,6 +8,7 @@ twice.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -31,36 +32,11 @@ _GSO, _FRAGMENT, _OVER_MTU, _LOCAL, _FIRST, _UNSUMMED = 1, 2, 4, 8, 16, 512
 _NONE, _PARTIAL = 0, 3  # skb->ip_summed
 _UDP, _TCP = 1, 2
 _PLACE = {_QUEUE: "queued", _XMIT: "tx", _RECEIVE: "rx"}
-#: A copy or checksum under one of these is the network's; others are files' and pipes'.
-_SOCKET_CALLS = frozenset(
-    {
-        "____sys_recvmsg",
-        "____sys_sendmsg",
-        "__sock_sendmsg",
-        "__sys_recvfrom",
-        "__sys_sendto",
-        "inet6_recvmsg",
-        "inet6_sendmsg",
-        "inet_recvmsg",
-        "inet_sendmsg",
-        "kernel_sendmsg",
-        "packet_recvmsg",
-        "packet_sendmsg",
-        "sock_read_iter",
-        "sock_recvmsg",
-        "sock_sendmsg",
-        "sock_write_iter",
-        "tcp_recvmsg",
-        "tcp_sendmsg",
-        "tcp_sendmsg_locked",
-        "tun_chr_read_iter",
-        "tun_chr_write_iter",
-        "tun_get_user",
-        "udp_sendmsg",
-        "udpv6_sendmsg",
-    }
+#: A copy under one of these is the network's; others are files', pipes', or local sockets' (unix, netlink).
+_NETWORK = re.compile(
+    r"^(inet6?_(send|recv)msg|(udp|udpv6|udplite|tcp|mptcp|raw|rawv6|sctp|ping|packet)_(v[46]_)?(send|recv)msg(_locked)?"
+    r"|tun_(get_user|do_read|chr_\w+)|tap_(get_user|do_read)|vhost_\w+|xsk_\w+)$"
 )
-_UNIX = frozenset({"unix_stream_sendmsg", "unix_dgram_sendmsg", "unix_stream_recvmsg", "unix_dgram_recvmsg"})
 #: What the probe itself puts above its caller.
 _OWN_FRAMES = (
     "bpf_",
@@ -271,7 +247,7 @@ def _function_lines(
         index, names = stacks.get((1, int(key["stack"])), (-1, ()))
         row = probe.function
         place = make.place(int(key["inode"]), int(key["cookie"]), int(key["ifindex"]))
-        if row.user_copy and (not any(n in _SOCKET_CALLS for n in names) or any(n in _UNIX for n in names)):
+        if row.user_copy and not any(map(_NETWORK.match, names)):
             continue
         if row.by_task and any(name in SOFTIRQ_ENTRY for name in names):
             place = (0, 0)  # whoever was interrupted has no part in it

@@ -47,7 +47,11 @@ _OFFSETS = (
 def defines() -> dict[str, int | str]:
     """What the ledger's programs are compiled with. Raises ProbeError when this kernel's skb has another shape."""
     types = btf.kernel_types()
-    made: dict[str, int | str] = {"ENTRIES": _ENTRIES, "STACKS": _STACKS, "STACK_FLAGS": _STACK_FLAGS}
+    made: dict[str, int | str] = {
+        "LEDGER_ENTRIES": _ENTRIES,
+        "LEDGER_STACKS": _STACKS,
+        "LEDGER_STACK_FLAGS": _STACK_FLAGS,
+    }
     for struct, path in _OFFSETS:
         at = types.member(struct, path)
         if at is not None:
@@ -55,13 +59,20 @@ def defines() -> dict[str, int | str]:
     summed, users = types.bit_member("sk_buff", "ip_summed"), types.member("sk_buff", "users")
     if summed is None or users is None:
         raise ProbeError("the ledger cannot read this kernel's sk_buff: it has no ip_summed or no users")
-    made |= {"SUMMED_BYTE": summed // 8, "SUMMED_SHIFT": summed % 8, "LEDGER_SKB_WORDS": (users + 4 + 7) // 8}
+    made |= {
+        "LEDGER_SUMMED_BYTE": summed // 8,
+        "LEDGER_SUMMED_SHIFT": summed % 8,
+        "LEDGER_SKB_WORDS": (users + 4 + 7) // 8,
+    }
     return made
 
 
 @dataclass(slots=True)
 class Probe:
-    """One probe of the ledger; `slot` counts its hits. `codes` is what the ladder takes: instructions by rung."""
+    """One probe of the ledger; `slot` counts its hits. `codes` is what the ladder takes: instructions by rung.
+
+    `details` are the verifier's words where it refused.
+    """
 
     name: str
     target: str
@@ -73,6 +84,7 @@ class Probe:
     attached: ladder.Attached | None = None
     rung: str = "none"
     reason: str = ""
+    details: str = ""
     hits: int = 0
     attach_ms: float = 0.0
     shed: str = ""
@@ -84,7 +96,7 @@ class Probe:
         try:
             self.attached = ladder.attach(self.found, self.codes, name=f"nsprof_{self.name.strip('_')}")
         except ProbeError as error:
-            self.reason = error.message
+            self.reason, self.details = error.message, error.details
             self.found = None
             return
         self.rung, self.attach_ms = self.attached.rung, self.attached.attach_ms
@@ -189,7 +201,7 @@ def open_functions(functions: Sequence[str] = ()) -> Group:
         return Group(None, probes)
     slots = max(len(probes) + 1, _SLOTS)
     ladder.kernel_symbols.cache_clear()  # modules may have come since
-    program = loader.compile_program("ledger_calls", {**defines(), "SLOTS": slots, "LOST": slots - 1})
+    program = loader.compile_program("ledger_calls", {**defines(), "LEDGER_SLOTS": slots, "LEDGER_LOST": slots - 1})
     for probe in probes:
         _find(probe)
         if probe.found is not None:

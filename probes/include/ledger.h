@@ -43,7 +43,8 @@ struct ledger_skb {
 
 #define SKB(skb, type, member) (*(type *)((void *)(skb) + OFF_sk_buff_##member))
 
-#define CHECKSUM_STATE(skb) ((*(u8 *)((void *)(skb) + SUMMED_BYTE) >> SUMMED_SHIFT) & 3)
+#define CHECKSUM_STATE(skb)                                                                        \
+	((*(u8 *)((void *)(skb) + LEDGER_SUMMED_BYTE) >> LEDGER_SUMMED_SHIFT) & 3)
 
 /* The namespace of a device or socket, into the key. */
 static __always_inline void ledger_net(struct ledger_key *key, void *net)
