@@ -55,6 +55,7 @@ class _Verbs(click.Group):
             return None
         module = importlib.import_module(f"nsprof.cli.{VERBS[cmd_name][0]}")
         command: click.Command = module.command
+        _add_quiet(cmd_name, command)
         if "_NSPROF_COMPLETE" in os.environ:  # a shell asks for completions
             from nsprof.cli import completion
 
@@ -70,13 +71,69 @@ class _Verbs(click.Group):
             near = difflib.get_close_matches(args[0], VERBS, n=1)
             hint = f" Did you mean '{near[0]}'?" if near else " 'nsprof --help' lists the commands."
             ctx.fail(f"No such command '{args[0]}'.{hint}")
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None and command.context_settings.get("ignore_unknown_options"):
+            _refuse_unknown(ctx, command, rest)
+        return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for section in dict.fromkeys(section for _, _, section in VERBS.values()):
             rows = [(verb, text) for verb, (_, text, where) in VERBS.items() if where == section]
             with formatter.section(section):
                 formatter.write_dl(rows)
+
+
+def _refuse_unknown(ctx: click.Context, command: click.Command, words: list[str]) -> None:
+    """What looks like an option before the command's first word is one, misspelt: not the name of a program.
+
+    (Verbs that run commands ignore unknown options, since those behind the first word are the command's own.)
+    """
+    known = {name: p for p in command.params if isinstance(p, click.Option) for name in (*p.opts, *p.secondary_opts)}
+    number = 0
+    while number < len(words) and words[number].startswith("-") and words[number] not in ("-", "--"):
+        word = words[number]
+        name, joined, _ = word.partition("=")
+        if not name.startswith("--") and name not in known and name[:2] in known:
+            name, joined = name[:2], "joined" if len(word) > 2 else ""  # -F99
+        if name in ("-h", "--help"):
+            return
+        if name not in known:
+            import difflib
+
+            near = difflib.get_close_matches(name, known, n=2)
+            raise click.NoSuchOption(name, possibilities=near, ctx=click.Context(command, ctx, command.name))
+        number += 1 if known[name].is_flag or known[name].count or joined else 2
+
+
+def _add_quiet(verb: str, command: click.Command) -> None:
+    """-q, --quiet for every verb that has none of its own: nothing on stderr but errors."""
+    if isinstance(command, click.Group):
+        for inner in command.commands.values():
+            _add_quiet(verb, inner)
+        return
+    names = {name for p in command.params for name in p.opts}
+    if "--quiet" in names or verb == "vm":  # what a guest's command says on stderr is not ours to drop
+        return
+    opts = ["--quiet"] if "-q" in names else ["-q", "--quiet"]
+    command.params.append(
+        click.Option(
+            opts, is_flag=True, expose_value=False, is_eager=True, callback=_hush, help="Only errors on stderr."
+        )
+    )
+
+
+def _hush(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    """Notes go nowhere from here to the end of the verb; errors are written after it, to the real stderr."""
+    if not value or ctx.resilient_parsing:
+        return
+    real, muted = sys.stderr, open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - closed with the context
+
+    def restore() -> None:
+        sys.stderr = real
+        muted.close()
+
+    sys.stderr = muted
+    ctx.find_root().call_on_close(restore)
 
 
 @click.command(
