@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["EVENTS", "FUNCTIONS", "GRO_RESULTS", "Event", "Function", "function_named"]
+__all__ = ["CALLERS", "EVENTS", "FUNCTIONS", "GRO_RESULTS", "RENAMED", "Event", "Function", "function_named"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,48 @@ FUNCTIONS = (
     Function("br_nf_pre_routing", "skb1", "bridge netfilter"),
     Function("dev_queue_xmit_nit", "skb0", "packet socket"),
 )
+
+
+#: One function under several names: name -> kernels on which it was seen (their own symbol tables).
+RENAMED = {
+    "csum_and_copy_from_iter": {
+        "csum_and_copy_from_iter": ("6.1",),
+        "csum_and_copy_from_iter_full": ("6.12", "6.18"),
+    },
+}
+
+#: Who calls the copies that add up a checksum: function -> kernel -> callers, read from the call instructions of
+#: Debian's x86-64 images (6.1.192, 6.12.117). Each is reached by what stands in the row above it.
+CALLERS: dict[str, dict[str, tuple[str, ...]]] = {
+    "csum_and_copy_from_iter": {"6.1": ("ip_generic_getfrag", "ping_getfrag", "tcp_sendmsg_locked")},
+    "csum_and_copy_from_iter_full": {"6.12": ("ip_generic_getfrag", "ping_getfrag", "tcp_sendmsg_locked")},
+    "csum_and_copy_from_user": {"6.1": ("csum_and_copy_from_iter",), "6.12": ("csum_and_copy_from_iter_full",)},
+    "csum_and_copy_to_user": {"6.1": ("csum_and_copy_to_iter",), "6.12": ("csum_and_copy_to_iter",)},
+    "csum_partial_copy_nocheck": {
+        "6.1": (
+            "csum_and_copy_from_iter",
+            "csum_and_copy_to_iter",
+            "icmp_push_reply",
+            "ip_reply_glue_bits",
+            "raw6_getfrag",
+            "raw_getfrag",
+            "skb_copy_and_csum_bits",
+        ),
+        "6.12": (
+            "csum_and_copy_from_iter_full",
+            "csum_and_copy_to_iter",
+            "icmp_push_reply",
+            "ip_reply_glue_bits",
+            "raw6_getfrag",
+            "raw_getfrag",
+            "skb_copy_and_csum_bits",
+        ),
+    },
+    "csum_partial_copy_generic": {
+        "6.1": ("csum_and_copy_from_user", "csum_and_copy_to_user", "csum_partial_copy_nocheck"),
+        "6.12": ("csum_and_copy_from_user", "csum_and_copy_to_user", "csum_partial_copy_nocheck"),
+    },
+}
 
 
 def function_named(name: str) -> Function:
