@@ -338,7 +338,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "hop-nat",
-        ("conntrack", "nat", "extra-hop-routing", "extra-hop-veth"),
+        ("conntrack", "nat", "extra-hop-routing", "extra-hop-bridge", "extra-hop-veth"),
         TopologySpec("veth-nat"),
         UDP_RR,
         clean_spec=_V4,

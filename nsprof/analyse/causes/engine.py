@@ -138,14 +138,18 @@ class _Engine:
         base, new, samples = self._inclusive(number)
         weight = weigh.weigh(base, new, self.totals, samples, self.samples, exact=self.exact)
         shown = not self.limits.functions and self._shown(rule, number, weight, bool(seen))
-        if rule.spread is not None and not shown and seen and rule.owns:
+        # How many skbs a unit takes depends on load and pacing too, so that a count alone is no evidence here.
+        told = any(s.kind in ("host", "workload", "ledger") for s in seen)
+        if rule.spread is not None and not shown and told and rule.owns:
             ratio = rule.spread.ratio(self.case)
             if ratio >= _OFTEN:
                 shown_often = Seen("counters", f"{ratio:.3g} times as often: {rule.spread.about}")
                 return _Judged(number, rule, weight, False, (*seen, shown_often), against)
         strength = max((s.strength for s in seen), default=0.0)
-        if rule.not_cpu or (rule.spread is not None and not rule.owns):
+        if rule.not_cpu:
             ok = bool(seen)
+        elif rule.spread is not None and not rule.owns:
+            ok = told
         else:
             ok = shown and (bool(seen) or self._exactly_new(number) or not (rule.needs_check or self.limits.alone))
         if not ok or (against and len({s.kind for s in seen}) < 2):

@@ -13,6 +13,7 @@ from nsprof.analyse.causes.case import Case, Side
 from nsprof.analyse.causes.rule import Check, Seen
 
 __all__ = [
+    "absent",
     "busy_share",
     "datapath_more",
     "device_fact",
@@ -20,6 +21,8 @@ __all__ = [
     "ledger_rises",
     "machine_differs",
     "more",
+    "no_device",
+    "none_of",
     "offload_lost",
     "rises",
     "share_of",
@@ -243,3 +246,35 @@ def busy_share(side: Side) -> float:
         if run.duration_s > 0 and cpus:
             shares.append(max(run.cpu_busy_s[c] for c in cpus) / run.duration_s)
     return sum(shares) / len(shares) if shares else float("nan")
+
+
+def absent(test: Callable[[Mapping[str, Any]], Any], what: str) -> Check:
+    """Contradiction: the settings of all namespaces are known, and none has what the cause needs. Then the functions
+    ran for somebody else's packets (softirqs of other namespaces share the CPU)."""
+
+    def look(case: Case) -> Seen | None:
+        spaces = [facts for _, facts in case.spaces(case.new)]
+        known = spaces and all("datapath" in f and "devices" in f for f in spaces)
+        if not known or any(test(f) for f in spaces):
+            return None
+        return Seen("host", f"no namespace of {case.new.scenario} has {what}: this ran for others on the same CPU")
+
+    return Check("host", f"no namespace has {what}", look)
+
+
+def no_device(*kinds: str) -> Check:
+    """Contradiction: none of the namespaces has a device of these kinds."""
+
+    def there(facts: Mapping[str, Any]) -> bool:
+        return any(d.get("kind") in kinds for d in (facts.get("devices") or {}).values())
+
+    return absent(there, f"a device of kind {' or '.join(kinds)}")
+
+
+def none_of(*keys: str, noun: str) -> Check:
+    """Contradiction: the counts of the datapath under these keys are all 0."""
+
+    def there(facts: Mapping[str, Any]) -> bool:
+        return any((facts.get("datapath") or {}).get(key) for key in keys)
+
+    return absent(there, noun)

@@ -12,7 +12,8 @@ RULE = Rule(
         Owned(
             words("bpf_prog_* __cgroup_bpf_run_filter_* cls_bpf_classify bpf_skb_* bpf_fib_* bpf_redirect*"),
             not_under=words(
-                "do_xdp_generic netif_receive_generic_xdp veth_xdp_rcv_skb veth_xdp_rcv packet_rcv tpacket_rcv"
+                "do_xdp_generic netif_receive_generic_xdp veth_xdp_rcv_skb veth_xdp_rcv packet_rcv tpacket_rcv "
+                "bpf_trace_run* bpf_trampoline_* trace_call_bpf bpf_overflow_handler __perf_event_overflow"
             ),
         ),
     ),

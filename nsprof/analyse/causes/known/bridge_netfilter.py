@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from nsprof.analyse.causes.look import space_fact
+from nsprof.analyse.causes.look import no_device, space_fact
 from nsprof.analyse.causes.rule import Owned, Rule, Try, words
 
 
@@ -29,6 +29,7 @@ RULE = Rule(
             "net.bridge.bridge-nf-call-(ip|ip6|arp)tables is 1 in new and not at base",
         ),
     ),
+    contradictions=(no_device("bridge"),),
     tries=(
         Try(
             "switch it off where no rule is meant for bridged traffic",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsprof.analyse.causes.look import space_fact
+from nsprof.analyse.causes.look import none_of, space_fact
 from nsprof.analyse.causes.rule import Owned, Rule, Try, words
 
 RULE = Rule(
@@ -29,6 +29,7 @@ RULE = Rule(
             "a namespace with tracked connections where base has none",
         ),
     ),
+    contradictions=(none_of("conntrack_entries", "nft_rules", "iptables", noun="tracked connections or rules"),),
     tries=(
         Try("exempt the traffic from tracking (notrack in a raw chain)", "nft add rule ip raw prerouting notrack"),
     ),

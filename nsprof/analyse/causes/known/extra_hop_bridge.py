@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsprof.analyse.causes.look import space_fact
+from nsprof.analyse.causes.look import no_device, space_fact
 from nsprof.analyse.causes.rule import Owned, Rule, Try, words
 
 RULE = Rule(
@@ -18,6 +18,7 @@ RULE = Rule(
             "a bridge in a namespace that has none at base",
         ),
     ),
+    contradictions=(no_device("bridge"),),
     needs_check=True,
     tries=(
         Try(

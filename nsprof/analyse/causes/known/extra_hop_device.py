@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from nsprof.analyse.causes.look import device_kinds
+from nsprof.analyse.causes.look import device_kinds, no_device
 from nsprof.analyse.causes.rule import Owned, Rule, Try, words
+
+_KINDS = words("macvlan ipvlan netkit vlan vrf bond team tun macvtap ipvtap ifb")
 
 RULE = Rule(
     name="extra-hop-device",
@@ -20,9 +22,8 @@ RULE = Rule(
     signature=words(
         "macvlan_handle_frame macvlan_start_xmit ipvlan_start_xmit ipvlan_handle_frame netkit_xmit vrf_xmit"
     ),
-    checks=(
-        device_kinds("macvlan", "ipvlan", "netkit", "vlan", "vrf", "bond", "team", "tun", "macvtap", "ipvtap", "ifb"),
-    ),
+    checks=(device_kinds(*_KINDS),),
+    contradictions=(no_device(*_KINDS),),
     tries=(Try("compare the shapes", "nsprof bench --scenario host,macvlan,veth-bridge -- netperf -t UDP_RR"),),
     source="drivers/net/macvlan.c, drivers/net/ipvlan",
     threshold="no limit of its own: runs only with such a device",

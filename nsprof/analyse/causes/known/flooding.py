@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsprof.analyse.causes.case import Case
-from nsprof.analyse.causes.look import datapath_more, more, size
+from nsprof.analyse.causes.look import datapath_more, more, no_device, size
 from nsprof.analyse.causes.rule import Owned, Rule, Seen, Spread, Try, words
 
 
@@ -68,6 +68,7 @@ RULE = Rule(
             "routing",
         ),
     ),
+    contradictions=(no_device("bridge"),),
     tries=(Try("let the bridge learn, or enter the address", "bridge fdb add MAC dev PORT master static"),),
     source="net/bridge/br_forward.c br_flood()",
     threshold="two copies a packet",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsprof.analyse.causes.look import space_fact
+from nsprof.analyse.causes.look import none_of, space_fact
 from nsprof.analyse.causes.rule import Owned, Rule, Try, words
 
 RULE = Rule(
@@ -28,6 +28,7 @@ RULE = Rule(
             "a namespace with both rules and tracked connections where base has not",
         ),
     ),
+    contradictions=(none_of("nft_rules", "iptables", noun="netfilter rules"),),
     tries=(Try("route the containers' addresses instead of translating them", "ip route add POD_NET via HOST"),),
     source="net/netfilter/nf_nat_core.c nf_nat_inet_fn()",
     threshold="no limit of its own: the functions run only where NAT is configured",

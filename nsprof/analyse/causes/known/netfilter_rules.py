@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsprof.analyse.causes.look import datapath_more, space_fact
+from nsprof.analyse.causes.look import datapath_more, none_of, space_fact
 from nsprof.analyse.causes.rule import Owned, Rule, Try, words
 
 _COUNT = datapath_more("nft_rules", "nftables rules")
@@ -26,6 +26,7 @@ RULE = Rule(
     ),
     signature=words("nft_do_chain ipt_do_table ip6t_do_table"),
     checks=(_COUNT, _LEGACY),
+    contradictions=(none_of("nft_rules", "iptables", noun="netfilter rules"),),
     tries=(
         Try(
             "replace linear lists by sets, maps or verdict maps; move the usual verdict (established) to the front",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsprof.analyse.causes.look import datapath_more
+from nsprof.analyse.causes.look import datapath_more, none_of
 from nsprof.analyse.causes.rule import Owned, Rule, Try, words
 
 RULE = Rule(
@@ -21,6 +21,7 @@ RULE = Rule(
     ),
     signature=words("dev_queue_xmit_nit packet_rcv tpacket_rcv"),
     checks=(datapath_more("packet_sockets", "packet sockets"),),
+    contradictions=(none_of("packet_sockets", "taps", noun="a packet socket"),),
     tries=(Try("find the owner and end it, or give it a filter and one device", "ss -0pn"),),
     source="net/core/dev.c dev_queue_xmit_nit(); packet(7)",
     threshold="no limit of its own: the functions run only with a packet socket",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsprof.analyse.causes.look import datapath_more
+from nsprof.analyse.causes.look import datapath_more, none_of
 from nsprof.analyse.causes.rule import Owned, Rule, Try, words
 
 RULE = Rule(
@@ -21,6 +21,7 @@ RULE = Rule(
     ),
     signature=words("tcf_classify __tcf_classify u32_classify cls_bpf_classify fl_classify tc_run"),
     checks=(datapath_more("tc_filters", "tc filters"),),
+    contradictions=(none_of("tc_filters", noun="tc filters"),),
     tries=(
         Try(
             "hash tables (u32 divisor, flower) or one BPF program instead of a list",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from nsprof.analyse.causes.look import device_kinds
+from nsprof.analyse.causes.look import device_kinds, no_device
 from nsprof.analyse.causes.rule import Owned, Rule, Try, words
+
+_KINDS = words("vxlan geneve gre gretap ipip sit ip6tnl wireguard erspan bareudp")
 
 RULE = Rule(
     name="tunnel",
@@ -21,9 +23,8 @@ RULE = Rule(
         ),
     ),
     signature=words("vxlan_xmit vxlan_rcv geneve_xmit ip_tunnel_xmit ipgre_xmit wg_xmit"),
-    checks=(
-        device_kinds("vxlan", "geneve", "gre", "gretap", "ipip", "sit", "ip6tnl", "wireguard", "erspan", "bareudp"),
-    ),
+    checks=(device_kinds(*_KINDS),),
+    contradictions=(no_device(*_KINDS),),
     tries=(
         Try(
             "route instead of tunnelling where the network allows; else check the outer checksum and GRO",

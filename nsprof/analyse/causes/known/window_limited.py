@@ -49,7 +49,9 @@ def _gathered(case: Case) -> Seen | None:
 
 
 def _window(case: Case) -> Seen | None:
-    return _zero(case) or _smaller(case)
+    sent = (case.new.total(n, scope="netns").sum() for n in ("Tcp.OutSegs", "Udp.OutDatagrams"))
+    segments, datagrams = (float(n) for n in sent)
+    return (_zero(case) or _smaller(case)) if segments >= datagrams else None
 
 
 def _waiting(case: Case) -> Seen | None:

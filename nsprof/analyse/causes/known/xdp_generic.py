@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsprof.analyse.causes.look import space_fact
+from nsprof.analyse.causes.look import none_of, space_fact
 from nsprof.analyse.causes.rule import Owned, Rule, Try, words
 
 RULE = Rule(
@@ -27,6 +27,7 @@ RULE = Rule(
             "a device with an XDP program in generic mode that base has not",
         ),
     ),
+    contradictions=(none_of("xdp", noun="an XDP program"),),
     tries=(Try("attach in driver mode where the driver can, or use tc", "ip link set dev DEV xdpdrv obj PROG.o"),),
     source="net/core/dev.c netif_receive_generic_xdp()",
     threshold="no limit of its own: runs only with generic XDP",

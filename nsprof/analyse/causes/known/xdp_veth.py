@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsprof.analyse.causes.look import skbs_per_unit, space_fact
+from nsprof.analyse.causes.look import none_of, skbs_per_unit, space_fact
 from nsprof.analyse.causes.rule import Owned, Rule, Spread, Try, words
 
 RULE = Rule(
@@ -52,6 +52,7 @@ RULE = Rule(
         ),
     ),
     subsumes=("software-segmentation", "gro-useless"),
+    contradictions=(none_of("xdp", noun="an XDP program"),),
     tries=(Try("attach to tc of the pair instead, or to the physical device", "ip link set dev DEV xdp off"),),
     source="drivers/net/veth.c veth_convert_skb_to_xdp_buff()",
     threshold="no limit of its own: runs only with XDP on veth",
