@@ -89,7 +89,14 @@ def record(options: RecordOptions) -> int:
             if status > 128:  # ended by a signal: the user wants to stop
                 break
     if options.count and status <= 128:
-        status = _count(options, config, builder, inside, watched) or status
+        try:
+            status = _count(options, config, builder, inside, watched) or status
+        except NsprofError as error:
+            if options.strict:
+                raise
+            # What was sampled is worth keeping without the counts.
+            builder.meta.setdefault("notes", []).append(f"nothing was counted: {error.message}")
+            _err(f"warning: nothing was counted: {error.message}")
     profile = _finish(builder, options, inside, watched)
     from nsprof import store
 

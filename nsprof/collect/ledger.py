@@ -110,7 +110,9 @@ class Ledger:
         return [probe for group in self._groups for probe in group.probes]
 
     def start(self) -> None:
-        """Attach everything that was not shed before; the budget's watcher begins. Attaching takes `attach_s`."""
+        """Attach everything; the budget's watcher begins. Attaching takes `attach_s` seconds."""
+        for probe in self.probes:
+            probe.shed = ""  # each window has its own traffic
         self._clear()
         self._attach()
         self.refusals = [f"{probe.name}: {probe.details}" for probe in self.probes if probe.details]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from nsprof import netns
+from nsprof import netns, record, store
 from nsprof.analyse.ledger import ledger
 from nsprof.collect import loader_syscall, trials
 from nsprof.collect.ledger import Ledger
@@ -283,3 +283,18 @@ def test_raw_tracepoints_count_the_same_where_typed_ones_are_refused(
     assert seen.rung("queue") == seen.rung("xmit") == "raw_tp"
     assert seen.calls("fragments tx", "c", "eth0") == seen.calls("fragments rx", "r", "eth0") == COUNT * 3
     assert seen.size("checksum", "c", "eth0") == COUNT * 4000
+
+
+def test_samples_are_kept_where_nothing_can_be_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise ProbeError("no probes, for this test")
+
+    monkeypatch.setattr(Ledger, "__enter__", refuse)
+    output = str(tmp_path / "kept.nsprof")
+    assert record.record(record.RecordOptions(command=("true",), output=output, count=True)) == 0
+    assert "nothing was counted: no probes, for this test" in capsys.readouterr().err
+    profile = store.load(output)
+    assert len(profile.runs) == 1
+    assert profile.meta["notes"] == ["nothing was counted: no probes, for this test"]
