@@ -85,8 +85,16 @@ class Devices:
 
     def frozen(self) -> Devices:
         """A copy that later readings do not change, for a display that stands still."""
-        tables = ("names", "paths", "keys", "active", "named", "labels", "_still")
-        return replace(self, **{name: dict(getattr(self, name)) for name in tables})
+        return replace(
+            self,
+            names=dict(self.names),
+            paths=dict(self.paths),
+            keys=dict(self.keys),
+            active=dict(self.active),
+            named=dict(self.named),
+            labels=dict(self.labels),
+            _still=dict(self._still),
+        )
 
     def look(self, inodes: Iterable[int] = ()) -> None:
         """List the namespaces again if that is due, or if one of `inodes` is new."""

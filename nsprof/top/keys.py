@@ -64,7 +64,7 @@ def _length(data: bytes) -> int:
     if data[1] == ord("O"):
         return min(3, len(data))
     if data[1] != ord("["):
-        return 2  # Alt and a key
+        return 1  # Escape, and a key typed right after it
     for number in range(2, len(data)):
         if 0x40 <= data[number] <= 0x7E:
             return number + 1

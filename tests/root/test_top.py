@@ -224,7 +224,11 @@ def test_keys_select_filter_pause_sort_and_save(pair: Bed, terminal: Terminal, t
     terminal.wait("q:quit", absent="PAUSED")
     terminal.send("?")
     terminal.wait("idle namespaces too")
-    terminal.send("?", "Escape", "g")
+    terminal.send("?")
+    terminal.wait("q:quit")
+    terminal.send("Escape")
+    terminal.wait("q:quit", absent=f"filter {pair.full('b')}")
+    terminal.send("g")
     terminal.wait("by device", pair.full("a"))
     terminal.send("w")
     terminal.wait("wrote top.nsprof", seconds=90)
@@ -245,8 +249,8 @@ def test_keys_select_filter_pause_sort_and_save(pair: Bed, terminal: Terminal, t
 
 def echoes(terminal: Terminal) -> bool:
     """Whether the shell's terminal shows what is typed, as before."""
-    terminal.send("clear; stty -a | grep -c ' echo '", "Enter")
-    return terminal.wait("\n1\n", seconds=20) != ""
+    terminal.send('clear; stty -a | grep -qw echo && echo it is the sa""me', "Enter")
+    return "it is the same" in terminal.wait("it is the same", seconds=20)
 
 
 def test_small_terminals_ctrl_z_and_ctrl_c(pair: Bed, terminal: Terminal) -> None:

@@ -30,7 +30,10 @@ def test_it_formats_without_warnings() -> None:
     if shutil.which("groff") is None:
         pytest.skip("groff is not installed")
     done = subprocess.run(
-        ["groff", "-man", "-ww", "-Tutf8", "-P-cbou", "-rLL=100n", str(PAGE)], capture_output=True, text=True, timeout=60
+        ["groff", "-man", "-ww", "-Tutf8", "-P-cbou", "-rLL=100n", str(PAGE)],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 0
     assert done.stderr == ""

@@ -15,6 +15,7 @@ from nsprof.top.keys import parse
         (b"\x1bOA", ["up"]),
         (b"\x1b", ["escape"]),
         (b"\x1b\x1b[B", ["escape", "down"]),
+        (b"\x1bg", ["escape", "g"]),
         (b"\x1b[5~\x1b[6~\x1b[1~\x1b[4~", ["pageup", "pagedown", "home", "end"]),
         (b"\r\x7f\x08\x04", ["enter", "backspace", "backspace", "end-of-file"]),
         ("é日".encode(), ["é", "日"]),

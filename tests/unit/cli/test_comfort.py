@@ -1,0 +1,95 @@
+"""What every verb has in common: near misses, quiet, pipes, python -m."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from nsprof import store
+from nsprof.cli.main import VERBS, main
+from tests.profiles import bench_profile
+
+
+def leaves() -> Iterator[tuple[str, click.Command]]:
+    """Every verb, and the verbs below verbs."""
+    ctx = click.Context(main)
+    for verb in VERBS:
+        command = main.get_command(ctx, verb)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from ((f"{verb} {name}", inner) for name, inner in command.commands.items())
+        else:
+            yield verb, command
+
+
+def nsprof(*words: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run the program."""
+    return subprocess.run(
+        [sys.executable, "-m", "nsprof", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=cwd,
+        env={**os.environ, **env},
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def test_every_verb_can_be_quiet_but_those_that_pass_a_guest_through() -> None:
+    loud = [name for name, command in leaves() if not any("--quiet" in p.opts for p in command.params)]
+    assert all(name.startswith("vm ") for name in loud)
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        ("reprot", "report"),
+        ("topo lst", "list"),
+        ("report --jsn", "--json"),
+        ("record --frq 99 -- true", "--freq"),
+        ("record --in pod --durration 3 -- true", "--duration"),
+        ("bench --scenrio host -- true", "--scenario"),
+    ],
+)
+def test_a_near_miss_is_told_what_was_meant(words: str, near: str, tmp_path: Path) -> None:
+    done = nsprof(*words.split(), cwd=tmp_path)
+    assert done.returncode == 2
+    assert "Did you mean" in done.stderr
+    assert near in done.stderr
+
+
+def test_options_of_the_recorded_command_are_its_own(tmp_path: Path) -> None:
+    done = nsprof("record", "-F", "99", "-q", "--in=nowhere", "ls", "--frq", cwd=tmp_path)
+    assert "No such option" not in done.stderr
+    assert "nowhere" in done.stderr
+
+
+def test_quiet_drops_notes_and_keeps_errors(tmp_path: Path) -> None:
+    store.save(bench_profile(runs=2), tmp_path / "p.nsprof")
+    words = ("flamegraph", "p.nsprof", "--scenario", "host")
+    assert nsprof(*words, cwd=tmp_path).stderr.startswith("flame graph: ")
+    quiet = nsprof(*words, "--quiet", cwd=tmp_path)
+    assert (quiet.returncode, quiet.stderr) == (0, "")
+    wrong = nsprof("report", "--quiet", "missing.nsprof", cwd=tmp_path)
+    assert wrong.returncode != 0
+    assert "no such file: missing.nsprof" in wrong.stderr
+
+
+def test_a_reader_that_leaves_is_no_error_to_talk_about(tmp_path: Path) -> None:
+    store.save(bench_profile(runs=2), tmp_path / "profile.nsprof")
+    for words in ("report", "report --json", "export --format folded"):
+        script = f"{sys.executable} -m nsprof {words} | head -c 1 >/dev/null"
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+        assert done.stderr == ""
+
+
+def test_no_colour_leaves_a_pipe(tmp_path: Path) -> None:
+    store.save(bench_profile(runs=2), tmp_path / "profile.nsprof")
+    for env in ({}, {"NO_COLOR": "1"}, {"TERM": "xterm-256color"}):
+        assert "\x1b" not in nsprof("report", cwd=tmp_path, **env).stdout
