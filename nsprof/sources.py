@@ -154,6 +154,8 @@ class LedgerSource:
         """Loads and calibrates the probes. Raises PreflightError or ProbeError where there are none to be had."""
         self._ledger = ledger
         self._cost_s = 0.0
+        self._symbols: KernelSymbols | None = None
+        self._modules: tuple[str, ...] = ()
         ledger.__enter__()
 
     def start(self) -> None:
@@ -186,7 +188,18 @@ class LedgerSource:
             run,
             namespace_of=names.namespace,
             device_of=names.device,
-            symbols=KernelSymbols(),
+            symbols=self._names(),
         )
         builder.probes.extend(self._ledger.probe_infos())
         return Losses(map_full=batch.lost)
+
+    def _names(self) -> KernelSymbols:
+        """The kernel's symbols, read again only when modules have come or gone."""
+        try:
+            lines = Path("/proc/modules").read_text(errors="surrogateescape").splitlines()
+        except OSError:  # a kernel without modules
+            lines = []
+        modules = tuple(line.split(maxsplit=1)[0] for line in lines)
+        if self._symbols is None or modules != self._modules:
+            self._symbols, self._modules = KernelSymbols(), modules
+        return self._symbols

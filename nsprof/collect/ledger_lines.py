@@ -149,6 +149,8 @@ def _stack(
         if s.kind in (FrameKind.PROFILER, FrameKind.BPF) or s.name.startswith(_OWN_FRAMES)
     ]
     found = found[own[-1] + 1 :] if own else found
+    while found and found[0].kind == FrameKind.UNKNOWN:  # the program and its trampoline, gone since
+        found.pop(0)
     if not found:
         return -1, ()
     frames = [builder.frame(s.name or "[unknown]", s.module, int(s.kind)) for s in found]
