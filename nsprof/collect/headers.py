@@ -74,9 +74,10 @@ _KCONFIG = """\
 _HELPER_IDS = {"BPF_FUNC_cgrp_storage_get": 210, "BPF_FUNC_cgrp_storage_delete": 211}
 
 
-def header_tree(btf: Path = BTF, cache: Path | None = None) -> Path:
-    """The header tree of the running kernel, made at the first call and cached by the BTF's own digest.
+def header_tree(btf: Path = BTF, cache: Path | None = None, *, release: str = "") -> Path:
+    """The header tree of a kernel, made at the first call and cached by the BTF's own digest.
 
+    `release` is the kernel's, the running one's when empty.
     For the environment variable BCC_KERNEL_SOURCE. Raises PreflightError when the kernel has no BTF, bpftool is
     missing, or the cache directory could be written by somebody else.
     """
@@ -87,7 +88,7 @@ def header_tree(btf: Path = BTF, cache: Path | None = None) -> Path:
             f"no kernel type information: {btf}: {error.strerror}",
             "use a kernel with CONFIG_DEBUG_INFO_BTF=y (all current distribution kernels have it)",
         ) from error
-    release = os.uname().release
+    release = release or os.uname().release
     digest = hashlib.sha256(b"%d\0%s\0" % (_LAYOUT, release.encode()) + content).hexdigest()[:24]
     root = cache_root() if cache is None else cache
     private_directory(root)

@@ -9,8 +9,8 @@ import re
 import struct
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,9 @@ __all__ = [
     "TRACING",
     "Features",
     "Program",
+    "Target",
     "compile_program",
+    "compiled",
     "features",
     "probes_dir",
 ]
@@ -181,25 +183,49 @@ def compile_program(
     descriptor in the source -> descriptor.
     Raises PreflightError where BCC or the kernel's types are missing, ProbeError when the compiler refuses.
     """
+    return Program(name, compiled(name, defines, lent=tuple(lent or {})), lent)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The kernel to compile for: its type information and its release."""
+
+    types: Path = btf.KERNEL_BTF
+    release: str = field(default_factory=lambda: os.uname().release)
+
+
+def compiled(
+    name: str,
+    defines: Mapping[str, int | str] | None = None,
+    *,
+    lent: Sequence[str] = (),
+    target: Target | None = None,
+) -> loader_cache.Compiled:
+    """As compile_program(), without loading anything; also for a kernel that does not run here."""
+    target = target or Target()
+    types = btf.kernel_types() if target.types == btf.KERNEL_BTF else None
     source = probes_dir() / f"{name}.c"
     try:
         text = source.read_bytes()
         included = _included(text, probes_dir() / "include")
+        blob = target.types.read_bytes()
     except OSError as error:
         raise ProbeError(f"BPF source {error.filename}: {error.strerror}") from error
-    flags = offset_flags(btf.kernel_types())
-    flags += [f"-D{key}={value}" for key, value in (defines or {}).items()]
-    standing = {key: _LENT_FD + number for number, key in enumerate(lent or {})}
+    flags = offset_flags(types or btf.TypeTable(blob, str(target.types)))
+    flags += [f"-D{key}={value}" for key, value in sorted((defines or {}).items())]
+    standing = {key: _LENT_FD + number for number, key in enumerate(sorted(lent))}
     flags += [f"-D{key}={value}" for key, value in standing.items()]
+    kernel: list[str | bytes] = [target.release, os.uname().machine, str(os.sysconf("SC_PAGE_SIZE"))]
+    kernel += [hashlib.sha256(blob).digest(), bcc_door.version()]
     parts: list[str | bytes] = [name, text, *flags, "headers"]
     parts += [part for pair in sorted(included.items()) for part in pair]
-    key = loader_cache.digest_of([*parts, "kernel", *_kernel_identity()])
+    key = loader_cache.digest_of([*parts, "kernel", *kernel])
     place = headers.cache_root() / "programs"
-    compiled = loader_cache.read(place, key)
-    if compiled is None:
-        compiled = _compile(name, text, flags, standing)
-        loader_cache.write(place, key, compiled)
-    return Program(name, compiled, lent)
+    found = loader_cache.read(place, key)
+    if found is None:
+        found = _compile(name, text, flags, standing, headers.header_tree(target.types, release=target.release))
+        loader_cache.write(place, key, found)
+    return found
 
 
 def _included(text: bytes, directory: Path) -> dict[str, bytes]:
@@ -215,22 +241,11 @@ def _included(text: bytes, directory: Path) -> dict[str, bytes]:
     return found
 
 
-@lru_cache(maxsize=1)
-def _kernel_identity() -> tuple[str | bytes, ...]:
-    """What the running kernel and the compiler contribute to a compiled program."""
-    try:
-        notes = Path("/sys/kernel/notes").read_bytes()  # holds the build id
-    except OSError:
-        notes = b""
-    types = hashlib.sha256(btf.KERNEL_BTF.read_bytes()).digest()
-    system = os.uname()
-    return system.release, system.version, system.machine, notes, types, bcc_door.version()
-
-
-def _compile(name: str, text: bytes, flags: list[str], standing: Mapping[str, int]) -> loader_cache.Compiled:
+def _compile(
+    name: str, text: bytes, flags: list[str], standing: Mapping[str, int], tree: Path
+) -> loader_cache.Compiled:
     """Compile by BCC and take the instructions and the maps' shapes out of it."""
     bcc = bcc_door.load()
-    tree = headers.header_tree()
     paths = ["-Wno-everything", f"-I{probes_dir() / 'include'}", f"-I{tree / 'include'}"]
     caught: list[str] = []
     try:

@@ -29,7 +29,7 @@ __all__ = ["Compiled", "MapSpec", "digest_of", "read", "references", "relocated"
 #: Raise it whenever the text below changes the meaning of an entry.
 _FORMAT = 1
 #: Entries beyond these are removed, the longest unused first.
-_KEPT = 64
+_KEPT = 256
 
 _LOAD_64 = 0x18  # BPF_LD | BPF_DW | BPF_IMM, include/uapi/linux/bpf_common.h
 _PSEUDO_MAP_FD, _PSEUDO_MAP_VALUE = 1, 2  # src_reg, include/uapi/linux/bpf.h

@@ -1,0 +1,48 @@
+"""One rung of the hop probes under a known load, for the plain and the locked-down guest alike."""
+
+from __future__ import annotations
+
+import time
+
+from nsprof.collect.sampler import Sampler, SamplerConfig
+from tests.root.hop_bed import Bed, Flow, Seen, judge, rows, run_flows
+
+#: Enough to tell 99 % from less, and how long a slow guest may take to get them.
+WANTED, ROUNDS, SECONDS = 300, 4, 6.0
+
+
+def _truth(said: str, row: Seen) -> set[str] | None:
+    """IPv4 goes to c1, IPv6 to c2, both from the remote end through the host's bridge."""
+    return {"bridge": {"h:vr"}, "tx": {"h:vc1", "h:vc2"}, "v4": {"c1:eth0"}, "v6": {"c2:eth0"}}.get(said)
+
+
+def _truth_by_name(said: str, row: Seen) -> set[str] | None:
+    """The same where devices are known by name only: whose eth0 it is, is not claimed."""
+    return {"bridge": {"*:vr"}, "tx": {"*:vc1", "*:vc2"}, "v4": {"*:eth0"}, "v6": {"*:eth0"}}.get(said)
+
+
+def check_rung(rung: str, made: Bed) -> None:
+    """At least 95 % of the samples that can be judged have the right label, less than 1 % a wrong one."""
+    with Sampler(SamplerConfig(frequency_hz=499, hop=True, hop_rungs=(rung,))) as sampler:
+        infos = {info.name: info for info in sampler.probe_infos()}
+        print({name: (info.rung, info.target, info.reason) for name, info in infos.items() if name != "sampler"})
+        assert {infos[name].rung for name in ("hop_tx", "hop_rx", "hop_gro")} == {rung}
+        seen: list[Seen] = []
+
+        def body() -> None:
+            sampler.start()
+            time.sleep(SECONDS)
+            sampler.stop()
+
+        flows = [Flow("r", "198.18.9.2"), Flow("r", "fd09::3")]
+        for _ in range(ROUNDS):
+            run_flows(made, flows, ["c1", "c2"], SECONDS, body)
+            seen += rows(made, sampler)
+            verdict = judge(seen, _truth_by_name if rung == "tracepoint" else _truth)
+            if verdict.decidable >= WANTED:
+                break
+    print(verdict)
+    assert verdict.decidable >= WANTED / 3
+    assert verdict.right >= 0.95 * verdict.decidable, str(verdict)
+    assert verdict.wrong < 0.01 * verdict.decidable, str(verdict)
+    assert not [row for row in seen if "c3" in row.label], "the idle container got samples"
