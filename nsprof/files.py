@@ -74,7 +74,11 @@ def _keep(target: Path, temporary: str) -> None:
     except OSError:  # a file system without hard links: a short moment without the file it is, then
         target.replace(target.with_name(target.name + ".old"))
     else:
-        spare.replace(target.with_name(target.name + ".old"))
+        try:
+            spare.replace(target.with_name(target.name + ".old"))
+        except BaseException:  # a name that ".old" makes too long, Ctrl-C
+            spare.unlink(missing_ok=True)
+            raise
 
 
 def _give_to_caller(fd: int) -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -154,6 +156,7 @@ def run(argv: list[str] | None = None) -> None:
     words = sys.argv[1:] if argv is None else argv
     debug = "--debug" in words[:2] or bool(os.environ.get("NSPROF_DEBUG"))
     _stand_in_for_closed_streams()
+    _never_fail_on_a_character()
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup's ignored SIGHUP stays ignored
             signal.signal(number, _terminate)
@@ -211,7 +214,8 @@ def _terminate(number: int, frame: object) -> None:
 def _failure(words: list[str]) -> int:
     """The status of a failure of our own: one that no command of the user's would give, where one is run."""
     verb = next((word for word in words if not word.startswith("-")), "")
-    return 125 if verb in _RUNS_COMMANDS else 1
+    reads = verb == "bench" and "--show" in words  # no command is run
+    return 125 if verb in _RUNS_COMMANDS and not reads else 1
 
 
 def _flush() -> None:
@@ -236,10 +240,23 @@ def _stand_in_for_closed_streams() -> None:
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
 
+def _never_fail_on_a_character() -> None:
+    """What the output's encoding lacks (LANG=C, names that are no UTF-8) is shown in another way, not an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+            unicode = stream.encoding.lower().replace("-", "").startswith("utf")
+            stream.reconfigure(errors="backslashreplace" if unicode else "replace")
+
+
 def _where(error: OSError) -> str:
     """What an error of the operating system is about: its file, or our output where that cannot be written."""
     if error.filename is not None:
         return f"{os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else error.filename}: "
+    if error.errno == errno.ENOENT:
+        try:
+            Path.cwd()
+        except OSError:
+            return "current directory (it has been removed): "
     if error.errno not in (errno.ENOSPC, errno.EBADF, errno.EIO, errno.EFBIG, errno.EDQUOT):
         return ""
     try:

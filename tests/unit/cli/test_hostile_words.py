@@ -82,6 +82,13 @@ def test_a_closed_standard_input_is_no_traceback(profile: Path) -> None:
     assert "Bad file descriptor" in done.stderr and "internal" not in done.stderr
 
 
+def test_an_output_that_knows_ascii_only_is_served(profile: Path) -> None:
+    env = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "TERM": "", "COLUMNS": "20"}
+    done = subprocess.run([*NSPROF, "report", "p.nsprof"], capture_output=True, env=env, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.isascii() and b"ns/transaction" in done.stdout
+
+
 def test_a_file_never_gets_the_number_of_a_closed_stream(profile: Path) -> None:
     done = subprocess.run(
         [*NSPROF, "flamegraph", "p.nsprof", "-o", "p.svg"], stderr=subprocess.PIPE, text=True,
