@@ -121,12 +121,11 @@ def show(
     write_parts(_text(profile, shown, top, commit_text), form)
     if not quiet:
         last = shown[-1].table
-        print(
-            f"nsprof: wrote {path}; next: nsprof bench --show {path} --markdown --commit-text, or "
-            f"nsprof diff {path} --baseline '{_first(profile, last, base=True)}' "
-            f"--scenario '{_first(profile, last, base=False)}'",
-            file=sys.stderr,
-        )
+        after = f"nsprof bench --show {path} --markdown --commit-text"
+        if len(last.rows) > 1:
+            base, new = (_first(profile, last, base=which) for which in (True, False))
+            after += f", or nsprof diff {path} --baseline '{base}' --scenario '{new}'"
+        print(f"nsprof: wrote {path}; next: {after}", file=sys.stderr)
 
 
 def _first(profile: Profile, table: ScenarioTable, *, base: bool) -> str:
