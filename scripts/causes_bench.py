@@ -78,7 +78,7 @@ def judge(fault: Fault, profile: Profile, where: str) -> Verdict:
         unit=e.measure.label,
         claimed=sum(f.delta for f in right) / e.total.new if right and e.total.new else float("nan"),
         gained=e.total.delta / e.total.new if e.total.new else float("nan"),
-        steady=interval is not None and interval.low > 0,
+        steady=e.measure.kind == "modelled" or (interval is not None and interval.low > 0),
         answer=e.answer,
     )
 

@@ -78,6 +78,11 @@ class _Judged:
     strength: float = 0.0
 
     @property
+    def set_up(self) -> bool:
+        """Whether a setting or the way the traffic was made speaks for it, which no other cause brings about."""
+        return any(s.kind in ("host", "workload") for s in self.seen)
+
+    @property
     def kinds(self) -> set[str]:
         return {s.kind for s in self.seen} | ({"functions"} if self.shown else set())
 
@@ -205,7 +210,7 @@ class _Engine:
         for j in judged:
             for name in (*j.rule.absorbs, *j.rule.subsumes) if len(j.kinds) >= 2 else ():
                 other = by_name.get(name)
-                if other is not None and (not other.seen or name in j.rule.subsumes):
+                if other is not None and (not other.set_up or name in j.rule.subsumes):
                     self.heirs[other.number] = j.number
         self._repeated(judged)
         return [j for j in judged if j.number not in self.heirs]

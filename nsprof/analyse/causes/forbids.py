@@ -158,7 +158,7 @@ def next_steps(
     steps: list[str] = []
     exact = case.sides.measure.kind == "modelled"
     if not exact and min(runs) < 2:
-        steps.append("nsprof record -r 8 ...: with several runs a side the shares get intervals")
+        steps.append("nsprof record --runs 8 ...: with several runs a side the shares get intervals")
     if not exact and not (case.base.counted and case.new.counted):
         steps.append("nsprof record -- COMMAND: counters before and after confirm or refute what functions suggest")
     if limits.counters and not exact:

@@ -122,13 +122,15 @@ def _groups(
     _, maps = function_table([v.profile.frames for v in sides.views])
     names = sides.functions.name
     deltas: dict[str, dict[str, float]] = {}
+    paths: dict[str, str] = {}
     for sign, chosen, frame_function in zip((-1, 1), sides.views, maps, strict=True):
         by_stack = np.bincount(chosen.column("stack"), weights=chosen.cost) / len(chosen.runs)
         for number in np.flatnonzero(by_stack):
             path = [names[f] for f in frame_function[chosen.profile.stacks[int(number)]].tolist()]
             if path[0] in hidden:
                 continue
-            key = _anchor(path, status)
+            key, shown = _anchor(path, status)
+            paths[key] = shown
             group = deltas.setdefault(key, {})
             group[path[0]] = group.get(path[0], 0.0) + sign * float(by_stack[number])
     made = []
@@ -136,15 +138,20 @@ def _groups(
         moved = sorted(((n, d) for n, d in functions.items() if abs(d) >= 0.5), key=lambda item: -abs(item[1]))
         total = sum(d for _, d in moved)
         if moved:
-            made.append((key, total, tuple((n, d, _what(status.get(n, ""), d)) for n, d in moved[:_FUNCTIONS])))
+            made.append(
+                (paths[key], total, tuple((n, d, _what(status.get(n, ""), d)) for n, d in moved[:_FUNCTIONS]))
+            )
     made.sort(key=lambda group: -sum(abs(d) for _, d, _ in group[2]))
     return tuple(made[:_GROUPS])
 
 
-def _anchor(path: Sequence[str], status: dict[str, str]) -> str:
-    """The leafmost caller that both kernels execute, with its callers."""
+def _anchor(path: Sequence[str], status: dict[str, str]) -> tuple[str, str]:
+    """The leafmost caller that both kernels execute, and the path to it (of the new kernel where both have one).
+
+    Callers further up may be inlined in one kernel only, so that they do not tell groups apart.
+    """
     at = next((i for i in range(1, len(path)) if not status.get(path[i])), len(path) - 1)
-    return " < ".join(path[at : at + _PATH]) or "(entry)"
+    return path[at], " < ".join(path[at : at + _PATH]) or "(entry)"
 
 
 def _what(status: str, delta: float) -> str:

@@ -92,8 +92,8 @@ class Rule:
     `owns` are the call paths that carry its cost; `signature` those that only run because of it (presence counts even
     where cost is small). `checks` must agree, `contradictions` must not. `needs_check` says that functions alone
     do not even make it possible (their cost has everyday reasons). `not_cpu` marks causes that cost throughput or
-    latency without CPU time. `absorbs` names causes that are a mere consequence of this one: where they have no
-    evidence of their own besides functions, their cost is this one's; `subsumes` those that it brings about, settings
+    latency without CPU time. `absorbs` names causes that are a mere consequence of this one: where no
+    setting speaks for them, their cost is this one's; `subsumes` those that it brings about, settings
     and all. `threshold` states where its limits come from.
     """
 

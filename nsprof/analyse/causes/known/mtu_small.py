@@ -70,6 +70,8 @@ RULE = Rule(
             "checksum",
         ),
     ),
+    # More segments for the same bytes means more to cut.
+    absorbs=("software-segmentation",),
     tries=(Try("give all devices of the path the path's MTU", "ip link set DEV mtu 9000"),),
     source="RFC 6691 (MSS = MTU - headers)",
     threshold="a tenth more segments",
