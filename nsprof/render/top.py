@@ -6,6 +6,7 @@ Lines are made as segments by hand: a table of rich's costs ten times as much, e
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -191,7 +192,9 @@ class Screen:
         from rich.console import Console
         from rich.live import Live
 
-        self._console = Console(highlight=False, markup=False, emoji=False)
+        # Exported COLUMNS and LINES would fix the size for good; a screen follows its terminal.
+        environ = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        self._console = Console(highlight=False, markup=False, emoji=False, _environ=environ)
         self._view: TopView | None = None
         self._live: Live = Live(self, console=self._console, screen=True, auto_refresh=False, redirect_stderr=False)
 
