@@ -1,0 +1,69 @@
+"""`nsprof explain` from the command line: forms of output, statuses, words that cannot be meant."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nsprof import store
+from nsprof.cli.main import run
+from tests.unit.analyse.causes.pairs import TX, pair
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "pair.nsprof"
+    facts = ({"datapath": {"nft_rules": 0}}, {"datapath": {"nft_rules": 500}})
+    store.save(pair({f"nft_do_chain < nf_hook_slow < {TX}": 900.0}, facts=facts), path)
+    return str(path)
+
+
+def status(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        run(["explain", *words])
+    return int(ended.value.code or 0)
+
+
+def test_the_answer_as_text(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status(file, "--baseline", "clean", "--scenario", "fault") == 0
+    out = capsys.readouterr().out
+    assert "1. netfilter rules" in out
+    assert "of the extra cost" in out
+    assert "not explained:" in out and "not a CPU problem: no" in out
+
+
+def test_markdown_keeps_to_72_columns(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status(file, "--baseline", "clean", "--markdown") == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 72
+
+
+def test_json_adds_up(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status(file, "--baseline", "clean", "--json") == 0
+    e = json.loads(capsys.readouterr().out)
+    assert (e["nsprof"], e["version"]) == ("explain", 1)
+    assert sum(f["delta"] for f in e["findings"]) + e["not_explained"] == pytest.approx(e["total"]["delta"])
+
+
+def test_a_function_and_its_callers(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status(file, "--baseline", "clean", "--function", "nft_do_chain") == 0
+    assert "nf_hook_slow" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("--baseline", "nowhere"), 2),
+        (("--baseline", "clean", "--function", "no_such_function"), 2),
+        (("--kernel-diff", "6.1", "6.12"), 2),
+        (("--kernel-diff", "6.12.0-test", "6.12.0-test", "--scenario", "fault"), 1),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line(
+    file: str, words: tuple[str, ...], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status(file, *words) == code
+    err = capsys.readouterr().err
+    assert err.startswith("nsprof: ") and "Traceback" not in err
