@@ -165,8 +165,10 @@ int hop_gro_regs(struct pt_regs *ctx)
 #endif
 
 #ifdef TX_NAME
-#define WORD(ctx, offset) (*(volatile u64 *)((ctx) + (offset)))
-#define PLACE(ctx, offset) (*(volatile u32 *)((ctx) + (offset)) & 0xffff)
+/* The verifier takes aligned reads only, and names begin at multiples of 4. */
+#define HALF(ctx, offset) (*(volatile u32 *)((ctx) + (offset)))
+#define WORD(ctx, offset) (HALF(ctx, offset) | (u64)HALF(ctx, (offset) + 4) << 32)
+#define PLACE(ctx, offset) (HALF(ctx, offset) & 0xffff)
 
 int hop_tx_name(void *ctx)
 {
@@ -204,6 +206,7 @@ int hop_rx_name(void *ctx)
 	return 0;
 }
 
+#ifdef GRO_NAME
 int hop_gro_name(void *ctx)
 {
 	int zero = 0;
@@ -216,4 +219,5 @@ int hop_gro_name(void *ctx)
 		receive_named(cpu, WORD(ctx, GRO_NAME), WORD(ctx, GRO_NAME + 8));
 	return 0;
 }
+#endif
 #endif

@@ -40,6 +40,7 @@ _FORWARD = frozenset(
 )
 _PROBING = (
     *("bpf_trace_run", "__bpf_trace_", "__traceiter_", "bpf_trampoline_", "perf_trace_", "trace_call_bpf"),
+    *("__bpf_prog_enter", "__bpf_prog_exit"),
     *("kprobe_", "kretprobe_", "optimized_callback", "opt_pre_handler", "asm_exc_int3", "ftrace_trampoline"),
     *("arch_ftrace_ops_list_func", "ftrace_ops_"),
 )

@@ -175,9 +175,10 @@ def _name_places() -> dict[str, int | str]:
         fields = re.findall(r"field:([^;]+);\s*offset:(\d+);\s*size:(\d+);", text)
         places = [int(offset) for words, offset, _ in fields if words == "__data_loc char[] name"]
         behind = max((int(offset) + int(size) for _, offset, size in fields), default=0)
-        if len(places) != 1 or behind % 8:
+        if len(places) == 1 and behind % 4 == 0:
+            made |= {f"{key}_LOC": places[0], f"{key}_NAME": behind}
+        elif probe.needed:
             raise ProbeError(f"tracepoint {probe.tracepoint} has no name where it is looked for")
-        made |= {f"{key}_LOC": places[0], f"{key}_NAME": behind}
     return made
 
 

@@ -26,6 +26,7 @@ SOFTIRQ = {"handle_softirqs", "__do_softirq"}
 #: Frames of interrupts and of probes at work: whose packet they stand in is about to change, or was.
 PROBING = (
     *("asm_", "bpf_trace_run", "__bpf_trace", "bpf_prog_", "bpf_trampoline_", "__traceiter", "perf_trace_"),
+    *("__bpf_prog_enter", "__bpf_prog_exit"),
     *("trace_call_bpf", "kprobe_", "optimized_callback", "opt_pre_handler", "ftrace_"),
 )
 V4 = ("ip_", "udp_", "__udp4", "udp4_", "icmp_", "arp_", "fib_", "__ip_")

@@ -133,7 +133,8 @@ def _compile_ahead(spec: str) -> None:
         target = loader.Target(path, kernel.release)
         tables = {"SAMPLES_MAX": 65_536, "STACKS_MAX": 16_384}
         every = {"PROBE_READ": 1, "DIRECT_LOADS": 1}
-        for given in (every, {"PROBE_READ": 1}):
+        names = {"TX_LOC": 8, "TX_NAME": 64, "RX_LOC": 20, "RX_NAME": 24}  # as these kernels' tracefs says
+        for given in (every, {"PROBE_READ": 1}, {"PROBE_READ": 1, **names}):
             loader.compiled("hop", given, target=target)
         loader.compiled("calls", {"SLOTS": 256}, target=target)
         loader.compiled("sampler", {**tables, **every}, target=target)

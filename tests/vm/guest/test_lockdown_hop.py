@@ -35,6 +35,7 @@ def test_names_of_devices_need_no_helper() -> None:
     probes = hop.HopProbes(rungs=hop.rungs_named(["tracepoint"]))
     try:
         probes.load()
-        assert {info.rung for info in probes.probe_infos()} == {"tracepoint"}
+        rungs = {info.name: info.rung for info in probes.probe_infos()}
+        assert (rungs["hop_tx"], rungs["hop_rx"]) == ("tracepoint", "tracepoint")
     finally:
         probes.close()
