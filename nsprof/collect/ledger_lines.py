@@ -121,7 +121,8 @@ def add_lines(
     stacks = {key: _stack(builder, addresses, symbols) for key, addresses in batch.stacks.items()}
     keys, values = batch.rows[0]
     reasons = btf.kernel_types().enumerators("skb_drop_reason")
-    probed = {p.function.what for p in batch.functions if p.function is not None and p.rung != "none"}
+    standing = [p for p in batch.functions if p.function is not None and p.rung != "none"]
+    probed = {p.function.what for p in standing if p.function is not None} | {p.name for p in standing}
     hops: dict[tuple[int, int], dict[tuple[int, int], _Sum]] = defaultdict(lambda: defaultdict(_Sum))
     for key, value in zip(keys, values, strict=True):
         place = make.place(int(key["inode"]), int(key["cookie"]), int(key["ifindex"]))
@@ -217,7 +218,7 @@ def _inferred(make: _Maker, place: tuple[int, int], counts: Mapping[tuple[int, i
     def unsummed(bits: int) -> bool:
         return bits >> 7 & 3 == _NONE and bits >> 5 & 3 in (_UDP, _TCP)
 
-    name = "checksum (inferred)" if "checksum" in probed else "checksum"
+    name = "checksum (inferred)" if "skb_checksum_help" in probed else "checksum"
     queued, sent = total(_QUEUE, unsummed), total(_XMIT, unsummed)
     if sent.calls > queued.calls and sent.payload > queued.payload:
         how = "made between queue and device (seen from tracepoints)"
@@ -227,6 +228,7 @@ def _inferred(make: _Maker, place: tuple[int, int], counts: Mapping[tuple[int, i
     def made_in_copy(bits: int) -> bool:
         return bool(unsummed(bits) and bits & _LOCAL and bits >> 5 & 3 == _UDP and not bits & _UNSUMMED)
 
+    name = "checksum (inferred)" if "csum_and_copy_from_iter" in probed else "checksum"
     first = total(_QUEUE, lambda bits: made_in_copy(bits) and bool(bits & _FIRST))
     copied = total(_QUEUE, made_in_copy)
     make.add(name, place, first.calls, copied.payload, "made while copying from user (seen from tracepoints)")

@@ -103,7 +103,8 @@ def test_checksum_made_while_copying_is_exactly_the_payload(watching: Observer, 
         ethtool(made, "c", "eth0", "tx", "on")
     for row in seen.lines("checksum") + seen.lines("checksum primitive"):
         print(row)
-    assert seen.size("checksum (inferred)", "c", "eth0") == COUNT * size
+    if seen.rung("csum_and_copy_from_iter") != "none":
+        assert seen.size("checksum (inferred)", "c", "eth0") == COUNT * size
     assert (seen.calls("checksum", "c"), seen.size("checksum", "c")) == (COUNT, COUNT * size)
 
 
