@@ -129,7 +129,7 @@ class Observer:
             denominators=_denominators(traffic, scene, rows, paths, reference),
             reference=_reference_text(paths, scene, reference),
             values=traffic.values,
-            warnings=(*traffic.warnings, *_lost_namespaces(before, after)),
+            warnings=(*traffic.warnings, *_lost_namespaces(scene, before, after)),
             losses=losses,
             probes_on=source.probes_on,
             own_cpu_s=own_s - self._own_s,
@@ -209,22 +209,20 @@ def _device_names(
 
 def _reference(scene: Scene, rows: Sequence[Counter], paths: Mapping[str, int]) -> tuple[int, str] | None:
     """(namespace + 1, device) whose skbs are the unit: the one asked for, else the busiest of the namespaces that the
-    traffic is about, one that was named before others (lo only if no other moved). None where nothing moved: there is
-    nothing to divide by."""
+    traffic is about (lo only if no other moved). None where nothing moved there: a unit from somebody else's device
+    would be worse than none."""
     if scene.reference and scene.reference[0]:
         return paths[scene.reference[0]], scene.reference[1]
     wanted = scene.reference[1] if scene.reference else ""
-    named = {paths[path] for path in scene.ends if path in paths and path != "/proc/self/ns/net"}
+    ends = {paths[path] for path in scene.ends if path in paths}
     moved: dict[tuple[int, str], float] = {}
     for row in rows:
-        if (
-            row.scope == "device"
-            and row.name in ("rx_packets", "tx_packets")
-            and row.device == (wanted or row.device)
-        ):
+        if row.scope != "device" or row.name not in ("rx_packets", "tx_packets"):
+            continue
+        if row.device == wanted or (not wanted and row.namespace in ends):
             key = (row.namespace, row.device)
             moved[key] = moved.get(key, 0.0) + row.delta
-    best = max(moved.items(), key=lambda item: (item[0][1] != "lo", item[0][0] in named, item[1]), default=None)
+    best = max(moved.items(), key=lambda item: (item[0][0] in ends, item[0][1] != "lo", item[1]), default=None)
     return best[0] if best and best[1] > 0 else None
 
 
@@ -232,7 +230,7 @@ def _reference_text(paths: Mapping[str, int], scene: Scene, reference: tuple[int
     if reference is None:
         return ""
     label = next(ns.label for path, ns in scene.namespaces.items() if paths[path] == reference[0])
-    return f"{reference[1]} in {label} (rx + tx)"
+    return f"{reference[1]} in {label} ({'tx' if reference[1] == 'lo' else 'rx + tx'})"
 
 
 def _denominators(
@@ -250,5 +248,8 @@ def _denominators(
     return {name: value for name, value in found.items() if value > 0}
 
 
-def _lost_namespaces(before: counters.CounterSnapshot, after: counters.CounterSnapshot) -> list[str]:
-    return [f"counters of {path}: {why}" for path, why in counters.lost_namespaces(before, after).items()]
+def _lost_namespaces(scene: Scene, before: counters.CounterSnapshot, after: counters.CounterSnapshot) -> list[str]:
+    """Of the namespaces that the traffic is about, each by name; the others come and go as they like."""
+    ours = {path for path, ns in scene.namespaces.items() if ns.role or path in scene.ends}
+    lost = counters.lost_namespaces(before, after)
+    return [f"counters of {path}: {why}" for path, why in lost.items() if path in ours]

@@ -183,7 +183,12 @@ def _scene(options: RecordOptions, inside: str | None, watched: list[str]) -> Sc
     labels = names.names_of(places)
     return Scene(
         scenario=options.scenario or (Path(options.command[0]).name if options.command else "watch"),
-        namespaces={path: Namespace(i, _cookie(path), name=labels.get(i, "")) for i, path in places.items()},
+        namespaces={
+            path: Namespace(
+                i, _cookie(path), name=labels.get(i, ""), role="watched" if path in ours and path != _OWN else ""
+            )
+            for i, path in places.items()
+        },
         ends=tuple(dict.fromkeys(ours)),
         reference=("", options.reference) if options.reference else None,
         kernel=platform.release(),

@@ -171,6 +171,9 @@ def _titles(base: Profile, new: Profile, names: tuple[str, str]) -> tuple[str, s
     kernels = [{p.runs[i].kernel for i in usable_runs(p, n)} for p, n in zip((base, new), names, strict=True)]
     if names[0] == names[1] and kernels[0] != kernels[1]:
         return (f"{names[0]} ({'/'.join(sorted(kernels[0]))})", f"{names[1]} ({'/'.join(sorted(kernels[1]))})")
+    files = (str(base.meta.get("file", "")), str(new.meta.get("file", "")))
+    if names[0] == names[1] and files[0] != files[1] and all(files):
+        return files  # two recordings of one command are told apart by their files
     return names
 
 
@@ -369,8 +372,8 @@ def _trouble(sides: Sides) -> list[str]:
         for number, run in zip(chosen.runs, chosen.run_objects, strict=True):
             lost: Any = run.losses.lost_share
             if lost > LOSS_LIMIT:
-                found.append(f"{title}: run {number} lost {lost:.1%} of its samples")
+                found.append(f"{title}: run {number + 1} lost {lost:.1%} of its samples")
             online = run.duration_s * max(run.cpus, 1)
             if online > 0 and run.cpu_steal_s / online > STEAL_LIMIT:
-                found.append(f"{title}: run {number} had {run.cpu_steal_s / online:.1%} of its CPU time stolen")
+                found.append(f"{title}: run {number + 1} had {run.cpu_steal_s / online:.1%} of its CPU time stolen")
     return found

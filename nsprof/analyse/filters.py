@@ -53,11 +53,12 @@ def near(word: str, known: Iterable[str]) -> str:
 
 
 def other_load(profile: Profile) -> NDArray[np.bool_]:
-    """Samples of tasks that have no part in the scenario: their namespace is none of those made for it.
+    """Samples that have no part in the scenario: their namespace is none of those made for it, or watched.
 
-    Only where nsprof made the namespaces itself (they have roles) can that be told, and only of work in user or task
-    context: a softirq in a foreign task may well serve the scenario. Kernel threads and the idle task belong to the
-    initial namespace; what the idle task does (SCHED) is kept, since waking up is part of the path.
+    Of work in user or task context the task's namespace tells. A softirq in a foreign task may well serve the
+    scenario: it is foreign only where the hop probes know the namespace that it serves, and only against namespaces
+    that nsprof made (the packets of a watched one cross others that are not named). Kernel threads and the idle task
+    belong to the initial namespace; what the idle task does (SCHED) is kept, since waking up is part of the path.
     """
     roles = np.array([False, *(bool(n.role) for n in profile.namespaces)])
     samples = profile.samples
@@ -67,6 +68,9 @@ def other_load(profile: Profile) -> NDArray[np.bool_]:
         samples.hop_dir, (Direction.UNKNOWN, Direction.TASK)
     )
     foreign: NDArray[np.bool_] = own & (samples.task_ns != 0) & ~roles[samples.task_ns]
+    made = np.array([False, *(n.made for n in profile.namespaces)])
+    if made.any():
+        foreign |= (samples.hop_ns != 0) & ~made[samples.hop_ns]
     return foreign
 
 

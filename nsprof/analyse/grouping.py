@@ -62,12 +62,12 @@ def _space_key(profile: Profile, index: int) -> str:
     if not index:
         return "unknown"
     space = profile.namespaces[index - 1]
-    return f"{space.role}/{space.label}" if space.role else f"{space.inode}/{space.cookie}/{space.birth_slice}"
+    return f"{space.role}/{space.label}" if space.made else f"{space.inode}/{space.cookie}/{space.birth_slice}"
 
 
 def _device_key(profile: Profile, index: int) -> str:
     entry = profile.devices[index - 1]
-    made = bool(entry.namespace and profile.namespaces[entry.namespace - 1].role)
+    made = bool(entry.namespace and profile.namespaces[entry.namespace - 1].made)
     return f"{_space_key(profile, entry.namespace)}/{'' if made else entry.ifindex}/{entry.name}"
 
 
@@ -141,7 +141,7 @@ def _by_cpu(chosen: View) -> Groups:
 
 
 def _by_run(chosen: View) -> Groups:
-    return _named(chosen.run.astype("i8"), lambda i: (str(chosen.runs[i]), f"run {chosen.runs[i]}"))
+    return _named(chosen.run.astype("i8"), lambda i: (str(chosen.runs[i]), f"run {chosen.runs[i] + 1}"))
 
 
 _SPLITS: dict[str, Callable[[View], Groups]] = {

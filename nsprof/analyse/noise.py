@@ -38,7 +38,7 @@ def notes(chosen: View) -> list[str]:
     found = [f"run to run: {spread:.1%} standard deviation, {extent}"]
     odd = outliers(totals)
     if len(odd):
-        listed = ", ".join(f"run {chosen.runs[i]} ({format_figure(totals[i])})" for i in odd[:5])
+        listed = ", ".join(f"run {chosen.runs[i] + 1} ({format_figure(totals[i])})" for i in odd[:5])
         found.append(f"stands out, and is counted: {listed}")
     if number >= _ENOUGH and np.ptp(totals) > 0:
         from scipy import stats

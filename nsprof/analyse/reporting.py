@@ -201,7 +201,7 @@ def _trust(chosen: View) -> tuple[list[str], list[str]]:
     notes, alarms = list(chosen.notes), []
     for number in chosen.runs:
         run = chosen.profile.runs[number]
-        name = f"run {number}" if len(chosen.profile.runs) > 1 else "the run"
+        name = f"run {number + 1}" if len(chosen.profile.runs) > 1 else "the run"
         lost = run.losses.lost_share
         if lost > LOSS_LIMIT:
             alarms.append(f"{name} lost {lost:.1%} of its samples{_where_lost(run)}")

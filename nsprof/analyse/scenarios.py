@@ -265,8 +265,10 @@ def _alarms(sides: Sequence[_Side]) -> list[str]:
         for number in side.runs:
             run = side.profile.runs[number]
             if run.losses.lost_share > LOSS_LIMIT:
-                alarms.append(f"{side.name}: run {number} lost {run.losses.lost_share:.1%} of its samples")
+                alarms.append(f"{side.name}: run {number + 1} lost {run.losses.lost_share:.1%} of its samples")
             online = run.duration_s * max(run.cpus, 1)
             if online > 0 and run.cpu_steal_s / online > STEAL_LIMIT:
-                alarms.append(f"{side.name}: run {number} had {run.cpu_steal_s / online:.1%} of its CPU time stolen")
+                alarms.append(
+                    f"{side.name}: run {number + 1} had {run.cpu_steal_s / online:.1%} of its CPU time stolen"
+                )
     return alarms

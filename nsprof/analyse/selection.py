@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from nsprof.analyse.filters import Filter, near, other_load, row_mask
 from nsprof.errors import EvidenceError, UsageError
-from nsprof.model.profile import Event, Lateness, Profile, Run
+from nsprof.model.profile import Context, Event, Lateness, Profile, Run
 from nsprof.model.results import Measure
 from nsprof.units import DENOMINATOR_NOUNS
 
@@ -253,7 +254,7 @@ def view(
     weight = profile.samples.weight[row]
     scale = _scales(objects, denominator, where, np.bincount(run, weights=weight, minlength=len(chosen)))
     reference = next((r.reference for r in objects if r.reference), "")
-    other_note = _other_note(other_weight, float(weight.sum()))
+    other_note = _other_note(profile, chosen, other_weight, row, weight)
     notes = [note, cpus_note, other_note, _probe_note(profile, name, chosen, hop or where.needs_hop)]
     return View(
         profile,
@@ -271,13 +272,32 @@ def view(
     )
 
 
-def _other_note(other: float, counted: float) -> str:
+def _other_note(
+    profile: Profile, chosen: Sequence[int], other: float, row: NDArray[Any], weight: NDArray[Any]
+) -> str:
+    """Who else ran on the same CPUs: left out where namespaces tell, said where nothing does."""
+    counted = float(weight.sum())
     share = other / (other + counted) if other + counted > 0 else 0.0
-    if share < 0.001:
+    if share >= 0.001:
+        note = (
+            f"other load: tasks outside the scenario's namespaces took {share:.1%} of the busy time; "
+            "not counted (--everyone counts them)"
+        )
+        if share >= 0.05 and not all("hop" in profile.runs[i].probes_on for i in chosen):
+            note += "; what softirqs did for their packets is counted, since only --hop tells it apart"
+        return note
+    words = {PurePath(word).name[:15] for i in chosen for word in profile.runs[i].command}
+    if not words or not profile.tasks or any(n.role for n in profile.namespaces):
+        return ""
+    own = np.array([t.comm in words for t in profile.tasks], bool)
+    samples = profile.samples
+    theirs = ~own[samples.task[row]] & np.isin(samples.context[row], (Context.TASK, Context.USER))
+    share = float(weight[theirs].sum()) / counted if counted > 0 else 0.0
+    if share < 0.1:
         return ""
     return (
-        f"other load: tasks outside the scenario's namespaces took {share:.1%} of the busy time; "
-        "not counted (--everyone counts them)"
+        f"the whole machine is counted: tasks other than the command took {share:.0%} of the busy time "
+        "(--task NAME narrows it down; record --in NETNS leaves other namespaces' tasks out)"
     )
 
 

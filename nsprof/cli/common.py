@@ -147,7 +147,11 @@ def open_profile(path: str | None) -> Profile:
         raise UsageError(
             f"no profile named, and there is no {DEFAULT_PROFILE} here", "nsprof record -- COMMAND makes one"
         )
-    return store.open_any(DEFAULT_PROFILE if path is None else path)
+    profile = store.open_any(DEFAULT_PROFILE if path is None else path)
+    if path == "-":
+        return profile
+    # Two recordings of the same command are told apart by their files.
+    return profile.with_(meta={**profile.meta, "file": Path(path or DEFAULT_PROFILE).stem})
 
 
 def refuse_own_input(output: str | None, *inputs: str | None) -> None:

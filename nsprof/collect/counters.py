@@ -341,14 +341,16 @@ def reference_denominators(
 ) -> dict[str, float]:
     """What the counters give to divide by: "skb" and "segment" (only those that moved).
 
-    skb: rx + tx packets of the reference device `device` in `namespace` (index + 1). segment: MTU-size segments in
+    skb: rx + tx packets of the reference device `device` in `namespace` (index + 1); tx alone for loopback. segment: MTU-size segments in
     the direction in which more bytes flow, found from `ends`, the namespaces of the two ends of the traffic (one is
     enough): Tcp.OutSegs of the sender, or for anything but TCP the receiver's IpExt.In*Pkts.
     """
     table: dict[tuple[str, int, str, str], float] = {}
     for row in rows:
         table[row.scope, row.namespace, row.device, row.name] = row.delta
-    skbs = sum(table.get(("device", namespace, device, name), 0.0) for name in ("rx_packets", "tx_packets"))
+    # Loopback receives what it sends: each packet would be counted twice.
+    ways = ("tx_packets",) if device == "lo" else ("rx_packets", "tx_packets")
+    skbs = sum(table.get(("device", namespace, device, name), 0.0) for name in ways)
     found = {"skb": skbs} if skbs > 0 else {}
 
     def mib(end: int, name: str) -> float:

@@ -103,8 +103,8 @@ class Event:
 class Namespace:
     """A network namespace. Identity is (inode, cookie) - or (inode, birth_slice) where there is no cookie.
 
-    `name` is the best name found (netns name, pod/container name), "" if none; `role` is "host", "remote",
-    "container" or "" (a namespace that nsprof did not make).
+    `name` is the best name found (netns name, pod/container name), "" if none; `role` is "host", "remote" or
+    "container" of a topology that nsprof made, "watched" where the user named it, "" for all others.
     """
 
     inode: int
@@ -112,6 +112,11 @@ class Namespace:
     birth_slice: int = 0
     name: str = ""
     role: str = ""
+
+    @property
+    def made(self) -> bool:
+        """Whether nsprof made it: then it has no traffic but the scenario's, and its like in other runs is it too."""
+        return self.role in ("host", "remote", "container")
 
     @property
     def label(self) -> str:

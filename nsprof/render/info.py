@@ -32,7 +32,7 @@ def info_parts(info: Mapping[str, Any]) -> list[Part]:
     if isinstance(notes, list) and notes:
         parts.append(Lines(tuple(map(str, notes)), "dim", bullet=True))
     parts += [gap(), _events(info["events"]), gap(), _runs(info["runs"])]
-    warnings = [f"run {r['run']}: {w}" for r in info["runs"] for w in r["warnings"]]
+    warnings = [f"run {r['run'] + 1}: {w}" for r in info["runs"] for w in r["warnings"]]
     if warnings:
         parts += [gap(), Lines(tuple(f"WARNING: {w}" for w in warnings), "yellow")]
     if info["probes"]:

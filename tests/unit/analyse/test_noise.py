@@ -31,7 +31,7 @@ def test_spread_is_told_from_two_runs_on() -> None:
 
 def test_outliers_are_shown_and_counted() -> None:
     profile = runs_of(100, 101, 99, 100, 102, 98, 150)
-    assert "stands out, and is counted: run 6 (150)" in noted(profile)
+    assert "stands out, and is counted: run 7 (150)" in noted(profile)
     assert report(profile).total == np.mean([100, 101, 99, 100, 102, 98, 150])
     assert "stands out" not in noted(runs_of(100, 101, 99, 100, 102, 98))
     assert len(outliers(np.array([1.0, 1.0, 9.0]))) == 0
