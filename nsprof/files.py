@@ -14,7 +14,7 @@ from typing import BinaryIO, cast
 
 from nsprof.errors import NsprofError
 
-__all__ = ["private_cache", "replacing"]
+__all__ = ["cache_root", "private_cache", "replacing"]
 
 
 @contextmanager
@@ -88,13 +88,24 @@ def _give_to_caller(fd: int) -> None:
         os.fchown(fd, int(uid), int(gid) if gid.isdigit() else -1)
 
 
+def cache_root() -> Path:
+    """NSPROF_CACHE, else a place of this user's own.
+
+    Root's is never below a home directory: under sudo that can be a user's, who could exchange what lies in it.
+    """
+    if os.environ.get("NSPROF_CACHE"):
+        return Path(os.environ["NSPROF_CACHE"])
+    if os.geteuid() == 0:
+        return Path("/var/cache/nsprof")
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nsprof"
+
+
 def private_cache(*parts: str) -> Path:
     """A directory of nsprof's own cache (`NSPROF_CACHE`, else XDG's), made 0700, refused if another user's.
 
     Root compiles and loads what lies here, so nobody else may be able to write to it.
     """
-    base = os.environ.get("NSPROF_CACHE")
-    root = Path(base) if base else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nsprof"
+    root = cache_root()
     place = root.joinpath(*parts)
     try:
         place.mkdir(parents=True, exist_ok=True, mode=0o700)

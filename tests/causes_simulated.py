@@ -13,7 +13,7 @@ from nsprof.errors import NsprofError
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Profile
 from nsprof.model.scenario import TopologySpec
-from nsprof.simulate_plans import Perturbations
+from nsprof.simulate.plans import Perturbations
 from tests.causes_bed import Fault
 
 

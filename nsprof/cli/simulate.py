@@ -17,7 +17,7 @@ from nsprof.errors import UsageError
 if TYPE_CHECKING:
     from nsprof.model.profile import Profile
     from nsprof.simulate import Measurement, SimulateOptions
-    from nsprof.simulate_lines import Footprint
+    from nsprof.simulate.lines import Footprint
 
 _WORKLOADS = ("udp-rr", "udp-stream", "tcp-rr", "tcp-stream", "tcp-crr")
 
@@ -72,7 +72,9 @@ def command(*, form: str | None, output: str | None, limit: int, **given: Any) -
     nsprof simulate --kernel debian:6.1
     nsprof simulate --kernel debian:6.1 --kernel debian:6.12 --scenario host,veth-bridge --workload tcp-stream
     """
-    from nsprof import simulate, simulate_lines, simulate_report
+    from nsprof import simulate
+    from nsprof.simulate import lines as simulate_lines
+    from nsprof.simulate import report as simulate_report
 
     options = _options(given)
     if given["sweep"]:
@@ -102,7 +104,7 @@ def command(*, form: str | None, output: str | None, limit: int, **given: Any) -
         if prints:
             parts += simulate_lines.footprint_parts(prints, limit)
         if given["annotate"]:
-            from nsprof.simulate_annotate import annotate, annotate_parts
+            from nsprof.simulate.annotate import annotate, annotate_parts
 
             for m in measured:
                 lines = annotate(m, given["annotate"], given["vmlinux"])
@@ -112,7 +114,7 @@ def command(*, form: str | None, output: str | None, limit: int, **given: Any) -
 
 def _footprints(options: SimulateOptions, measured: Sequence[Measurement], given: dict[str, Any]) -> list[Footprint]:
     """The first boot's footprint of each kernel and scenario; --debug-info names it member by member."""
-    from nsprof import simulate_lines
+    from nsprof.simulate import lines as simulate_lines
     from nsprof.vm import kernels
 
     images: dict[str, Path] = {}
@@ -125,7 +127,7 @@ def _footprints(options: SimulateOptions, measured: Sequence[Measurement], given
 
 
 def _with_lines(profile: Profile, measured: Sequence[Measurement], prints: Sequence[Footprint]) -> Profile:
-    from nsprof.simulate_lines import footprint_rows
+    from nsprof.simulate.lines import footprint_rows
 
     meta = dict(profile.meta)
     runs = [dict(run) for run in meta["simulate"]["runs"]]
@@ -135,7 +137,8 @@ def _with_lines(profile: Profile, measured: Sequence[Measurement], prints: Seque
 
 
 def _sweep(options: SimulateOptions, text: str, output: str | None, limit: int, form: str | None) -> None:
-    from nsprof import simulate, simulate_sweep
+    from nsprof import simulate
+    from nsprof.simulate import sweep as simulate_sweep
 
     name, values = simulate_sweep.parse_sweep(text)
     points, measured = simulate_sweep.sweep(options, name, values, _progress)
@@ -168,7 +171,7 @@ def _progress(line: str) -> None:
 
 def _options(given: dict[str, Any]) -> SimulateOptions:
     from nsprof import simulate
-    from nsprof.simulate_plans import Perturbations
+    from nsprof.simulate.plans import Perturbations
 
     caches = _caches(given["cache"])
     return simulate.SimulateOptions(

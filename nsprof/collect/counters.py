@@ -341,7 +341,8 @@ def reference_denominators(
 ) -> dict[str, float]:
     """What the counters give to divide by: "skb" and "segment" (only those that moved).
 
-    skb: rx + tx packets of the reference device `device` in `namespace` (index + 1); tx alone for loopback. segment: MTU-size segments in
+    skb: rx + tx packets of the reference device `device` in `namespace` (index + 1); tx alone for loopback.
+    segment: MTU-size segments in
     the direction in which more bytes flow, found from `ends`, the namespaces of the two ends of the traffic (one is
     enough): Tcp.OutSegs of the sender, or for anything but TCP the receiver's IpExt.In*Pkts.
     """

@@ -16,8 +16,9 @@ import tempfile
 from pathlib import Path
 
 from nsprof.errors import PreflightError
+from nsprof.files import cache_root
 
-__all__ = ["BTF", "cache_root", "header_tree", "private_directory"]
+__all__ = ["BTF", "header_tree", "private_directory"]
 
 BTF = Path("/sys/kernel/btf/vmlinux")
 
@@ -106,18 +107,6 @@ def header_tree(btf: Path = BTF, cache: Path | None = None, *, release: str = ""
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return tree
-
-
-def cache_root() -> Path:
-    """Where nsprof caches what it derives from this machine: NSPROF_CACHE, else a place of this user's own.
-
-    Root's is never below a home directory: under sudo that can be a user's, who could exchange what lies in it.
-    """
-    if os.environ.get("NSPROF_CACHE"):
-        return Path(os.environ["NSPROF_CACHE"])
-    if os.geteuid() == 0:
-        return Path("/var/cache/nsprof")
-    return Path.home() / ".cache" / "nsprof"
 
 
 def private_directory(path: Path) -> None:

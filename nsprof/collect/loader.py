@@ -18,6 +18,7 @@ from typing import Any
 from nsprof.collect import bcc_door, btf, headers, loader_cache
 from nsprof.collect.loader_syscall import MapReader, create_map, load_program, map_info
 from nsprof.errors import PreflightError, ProbeError
+from nsprof.files import cache_root
 
 __all__ = [
     "PERF_EVENT",
@@ -220,7 +221,7 @@ def compiled(
     parts: list[str | bytes] = [name, text, *flags, "headers"]
     parts += [part for pair in sorted(included.items()) for part in pair]
     key = loader_cache.digest_of([*parts, "kernel", *kernel])
-    place = headers.cache_root() / "programs"
+    place = cache_root() / "programs"
     found = loader_cache.read(place, key)
     if found is None:
         found = _compile(name, text, flags, standing, headers.header_tree(target.types, release=target.release))

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from nsprof.collect import loader, loader_cache
-from nsprof.collect.headers import cache_root
 from nsprof.errors import NsprofError, VmError
+from nsprof.files import cache_root
 from nsprof.vm import resolve, run_job
 from nsprof.vm.vmlinux import direct_image
 from tests.support import REPO

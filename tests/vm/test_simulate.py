@@ -14,9 +14,9 @@ import pytest
 
 from nsprof.errors import VmError
 from nsprof.simulate import Measurement, SimulateOptions, measure_all, measure_each, profile_of
-from nsprof.simulate_paths import expected_calls
-from nsprof.simulate_plans import Perturbations
-from nsprof.simulate_report import delta_rows, groups_of
+from nsprof.simulate.paths import expected_calls
+from nsprof.simulate.plans import Perturbations
+from nsprof.simulate.report import delta_rows, groups_of
 from nsprof.vm import kernels, tcg_machine, tcg_output
 from nsprof.vm.guest_minimal import GuestJob
 from tests.support import need
@@ -203,7 +203,7 @@ def test_repetitions_of_a_string_instruction_are_apart(known: tcg_output.Output)
 
 def test_a_scenario_whose_path_did_not_run_gives_no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     from nsprof import simulate
-    from nsprof.simulate_plans import plan_for
+    from nsprof.simulate.plans import plan_for
 
     def misnamed(options: SimulateOptions, scenario: str) -> object:
         return replace(plan_for(simulate.TopologySpec("host")), name="veth-bridge")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nsprof.model.scenario import TopologySpec
-from nsprof.simulate_plans import plan_for
+from nsprof.simulate.plans import plan_for
 from nsprof.vm.guest_minimal import GuestJob, _scripts
 
 pytestmark = pytest.mark.root

@@ -13,6 +13,7 @@ import pytest
 from nsprof.collect import bcc_door, headers, loader
 from nsprof.collect.btf import TypeTable
 from nsprof.errors import PreflightError
+from nsprof.files import cache_root
 
 DUMP = "#!/bin/sh\necho 'struct task_struct { int pid; };'\n"
 
@@ -205,4 +206,4 @@ def test_root_s_cache_is_not_below_a_home_directory(monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("NSPROF_CACHE", raising=False)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setenv("HOME", "/home/someone")
-    assert headers.cache_root() == Path("/var/cache/nsprof")
+    assert cache_root() == Path("/var/cache/nsprof")

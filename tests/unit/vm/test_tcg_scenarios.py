@@ -10,9 +10,9 @@ from nsprof.cli.simulate import _caches, _numbers, _switches
 from nsprof.errors import NsprofError, UsageError, VmError
 from nsprof.model.scenario import TopologySpec
 from nsprof.simulate import SimulateOptions, measure_all
-from nsprof.simulate_paths import check_path
-from nsprof.simulate_plans import SHAPES, Perturbations, plan_for
-from nsprof.simulate_sweep import options_at, parse_sweep, slope
+from nsprof.simulate.paths import check_path
+from nsprof.simulate.plans import SHAPES, Perturbations, plan_for
+from nsprof.simulate.sweep import options_at, parse_sweep, slope
 from nsprof.vm.tcg_memory import region_of
 
 OPTIONS = SimulateOptions(kernels=("debian:6.1",))

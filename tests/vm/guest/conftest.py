@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nsprof.collect.headers import cache_root
+from nsprof.files import cache_root
 
 
 @pytest.hookimpl(wrapper=True)

@@ -27,8 +27,8 @@ from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Counter as CounterRow
 from nsprof.model.profile import Device, Event, Namespace, Profile, Run, Samples, Value
 from nsprof.model.scenario import TopologySpec
-from nsprof.simulate_paths import check_path, skbs_of
-from nsprof.simulate_plans import Perturbations, plan_for
+from nsprof.simulate.paths import check_path, skbs_of
+from nsprof.simulate.plans import Perturbations, plan_for
 from nsprof.vm import kernels, tcg_build, tcg_machine, tcg_output
 from nsprof.vm.guest_minimal import GuestJob, Plan, program_files
 from nsprof.vm.machine import qemu_program

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from nsprof.errors import UsageError
 from nsprof.render.tables import Column, Grid, Lines, Part
 from nsprof.simulate import Measurement, SimulateOptions, measure_each
-from nsprof.simulate_report import Group, delta_rows, groups_of
+from nsprof.simulate.report import Group, delta_rows, groups_of
 
 __all__ = ["SWEEPABLE", "Sweep", "options_at", "parse_sweep", "slope", "sweep", "sweep_parts"]
 

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from nsprof.bench.plan import fair_order
-from nsprof.churn_waits import EVENT, WaitSampler, cleaning
+from nsprof.churn.waits import EVENT, WaitSampler, cleaning
 from nsprof.collect import host
 from nsprof.collect.sampler import SamplerConfig
 from nsprof.errors import CommandNotFound, NsprofError, PreflightError, UsageError, WorkloadError
