@@ -30,7 +30,7 @@ else
 	echo "quickstart: iperf3, TCP, $seconds s a run (netperf is not among this machine's packages; Debian has it in non-free)"
 fi
 
-$nsprof bench --scenario host,veth-bridge --runs 3 -o "$out/demo.nsprof" -- "${traffic[@]}"
+$nsprof bench --scenario host,veth-bridge --runs 3 --top 0 -o "$out/demo.nsprof" -- "${traffic[@]}"
 echo
 $nsprof diff "$out/demo.nsprof" --baseline host --scenario veth-bridge
 for scenario in host veth-bridge; do
