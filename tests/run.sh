@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Installs what the tests need, runs every test that this machine can run, and says which it could not and why.
 #
-#   sudo ./tests/run.sh [--quick] [--no-vm] [--no-check] [--enable-non-free] [-- PYTEST WORDS...]
+#   sudo ./tests/run.sh [--quick] [--no-vm] [--long] [--no-check] [--enable-non-free] [-- PYTEST WORDS...]
 #
 # --quick            under 5 minutes: no virtual machines, no slow tests
 # --no-vm            everything but the virtual machines
+# --long             also those that emulate for many minutes each (left out otherwise, and counted as deselected)
 # --no-check         leave out linters, types and formats
 # --enable-non-free  add Debian's non-free component, for netperf (CI=true does so too)
 #
@@ -12,15 +13,16 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-quick=0 vm=1 check=1 setup=(--tests) words=()
+quick=0 vm=1 check=1 long=0 setup=(--tests) words=()
 while [ $# -gt 0 ]; do
 	case $1 in
 	--quick) quick=1 vm=0 ;;
 	--no-vm) vm=0 ;;
+	--long) long=1 ;;
 	--no-check) check=0 ;;
 	--enable-non-free) setup+=(--enable-non-free) ;;
 	-h | --help)
-		sed -n '2,13s/^# \{0,1\}//p' "$0"
+		sed -n '2,14s/^# \{0,1\}//p' "$0"
 		exit 0
 		;;
 	--)
@@ -43,7 +45,12 @@ if [ "$check" = 1 ]; then scripts/check.sh || status=1; fi
 
 [ "$(id -u)" = 0 ] || echo "run.sh: not root: tests with namespaces, BPF and real traffic will be skipped" >&2
 select=()
-[ "$quick" = 0 ] || select+=(-m "not slow and not vm and not browser")
+if [ "$quick" = 1 ]; then
+	select+=(-m "not slow and not vm and not browser and not long")
+elif [ "$long" = 0 ]; then
+	select+=(-m "not long")
+	[ "$vm" = 0 ] || echo "run.sh: tests that emulate for many minutes are left out (--long runs them)" >&2
+fi
 [ "$vm" = 1 ] || select+=(--ignore=tests/vm)
 
 # Cheap and telling things first; the virtual machines last.

@@ -59,7 +59,7 @@ def test_other_words_are_not_resumed(tmp_path: Path) -> None:
     words = ("bench", "-n", "1", "--scenario", "host", "--top", "0", "-o", "b.nsprof")
     assert _nsprof(*words, "--", "sleep", "0.2", cwd=tmp_path).returncode == 0
     done = _nsprof(*words, "--resume", "--", "sleep", "0.3", cwd=tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 125
     assert "was '0.2', is '0.3'" in done.stderr
 
 

@@ -41,6 +41,7 @@ def test_pktgen_sends_both_ways_through_pair_bridge_pair(tmp_path: Path) -> None
     assert "loss_forth" in done.stdout
 
 
+@pytest.mark.long
 def test_vrf_on_two_kernels_gives_kernels_as_columns(tmp_path: Path) -> None:
     text = (REPO / "examples/vrf-2015.toml").read_text()
     # One of the four workloads: the way is the same for all, and a guest takes its time.

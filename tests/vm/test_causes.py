@@ -8,7 +8,7 @@ from nsprof.analyse import causes
 from tests.causes_simulated import SIMULATED, pair_of
 from tests.support import need
 
-pytestmark = [pytest.mark.vm, pytest.mark.slow]
+pytestmark = [pytest.mark.vm, pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.mark.timeout(900)

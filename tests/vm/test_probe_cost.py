@@ -11,7 +11,7 @@ from nsprof.vm import resolve, run_job
 from tests.support import REPO
 from tests.vm.suite import TIMEOUT_S
 
-pytestmark = [pytest.mark.vm, pytest.mark.slow, pytest.mark.timeout(2 * TIMEOUT_S)]
+pytestmark = [pytest.mark.vm, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(2 * TIMEOUT_S)]
 
 
 @pytest.mark.parametrize("spec", ["debian:6.1", "debian:6.12"])
