@@ -168,7 +168,8 @@ def test_namespace_that_vanishes_while_attached_keeps_its_counts(watching: Obser
 
         seen = counted(watching, passing, then_gone)
     assert seen.calls("skb rx", "r", "eth0") == COUNT
-    assert seen.calls("skb tx", "c", "eth0") == COUNT
+    # A device that goes down with its namespace may say good-bye to its multicast groups.
+    assert COUNT <= seen.calls("skb tx", "c", "eth0") <= COUNT + 2
     assert any("counters of" in warning for warning in seen.profile.runs[0].warnings)
 
 
