@@ -51,10 +51,10 @@ elif [ "$long" = 0 ]; then
 	select+=(-m "not long")
 	[ "$vm" = 0 ] || echo "run.sh: tests that emulate for many minutes are left out (--long runs them)" >&2
 fi
-[ "$vm" = 1 ] || select+=(--ignore=tests/vm)
 
 # Cheap and telling things first; the virtual machines last.
-places=(tests/unit tests/root tests/browser tests/vm)
+places=(tests/unit tests/root tests/browser)
+[ "$vm" = 0 ] || places+=(tests/vm)
 .venv/bin/python -m pytest -ra "${select[@]}" "${words[@]}" "${places[@]}" || status=$?
 # pytest's summary is the last word, unless the linters have failed.
 [ "$status" = 0 ] || exit "$status"
