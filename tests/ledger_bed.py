@@ -29,10 +29,12 @@ _IP_MTU_DISCOVER, _DONT, _PROBE = 10, 0, 3  # include/uapi/linux/in.h: IP_PMTUDI
 
 @contextlib.contextmanager
 def routed(tag: str = "") -> Iterator[Bed]:
-    """c and r with a router h between them; neighbours are fixed, so that no ARP is counted."""
+    """c and r with a router h between them; neighbours are fixed and IPv6 is off: no ARP, no MLD."""
     made = Bed(f"lg{os.getpid()}{tag}")
     try:
         made.add("c", "h", "r")
+        for name in ("c", "h", "r"):
+            made.sysctl(name, "net/ipv6/conf/default/disable_ipv6", "1")  # no multicast reports in the counts
         for end, net in (("c", 81), ("r", 82)):
             made.pair("h", f"p{end}", end, "eth0")
             made.address(end, "eth0", f"198.18.{net}.1/24")

@@ -23,7 +23,7 @@ from nsprof.analyse.stacks import (
     stack_table,
     totals_by_run,
 )
-from nsprof.model.profile import Lateness, Profile, Run
+from nsprof.model.profile import Context, Lateness, Profile, Run
 from nsprof.model.results import CategoryRow, CostReport, FunctionRow, GroupRow, Interval
 
 __all__ = ["LOSS_LIMIT", "STEAL_LIMIT", "SUM_LIMIT", "report"]
@@ -60,7 +60,8 @@ def report(
     notes, alarms = _trust(chosen)
     notes += noise.notes(chosen)
     measured, sampled = _cpu_seconds(chosen)
-    alarms += _sum_alarm(chosen, measured, sampled)
+    from_idle = _from_idle_cpu_s(chosen) if not math.isnan(sampled) else float("nan")
+    (notes if _explained(measured, sampled, from_idle) else alarms).extend(_sum_words(measured, sampled, from_idle))
     return CostReport(
         title=chosen.title,
         measure=chosen.measure,
@@ -77,6 +78,7 @@ def report(
         own_share=_own_share([profile.runs[i] for i in chosen.runs]),
         measured_cpu_s=measured,
         sampled_cpu_s=sampled,
+        from_idle_cpu_s=from_idle,
         notes=tuple(notes),
         alarms=tuple(alarms),
     )
@@ -249,10 +251,28 @@ def _cpu_seconds(chosen: View) -> tuple[float, float]:
     return measured or float("nan"), (float(chosen.weight.sum()) + chosen.other_weight) / 1e9
 
 
-def _sum_alarm(chosen: View, measured: float, sampled: float) -> list[str]:
+def _from_idle_cpu_s(chosen: View) -> float:
+    """Sampled seconds that the kernel counts as idle: the idle task's own work, and ticks that fell due while the CPU
+    slept but landed, late (skid), in the interrupt that woke it."""
+    idle_task = np.array([t.tgid == 0 and t.pid == 0 for t in chosen.profile.tasks] or [False], bool)
+    context = chosen.column("context")
+    late = chosen.skid | (context == int(Context.SCHED))
+    mine = idle_task[chosen.column("task")] if chosen.profile.tasks else np.zeros(len(late), bool)
+    return float(chosen.weight[mine & late].sum()) / 1e9
+
+
+def _explained(measured: float, sampled: float, from_idle: float) -> bool:
+    """Whether samples and idle accounting agree within SUM_LIMIT once what came out of idle is allowed for."""
+    return sampled - from_idle <= measured * (1 + SUM_LIMIT) and sampled >= measured * (1 - SUM_LIMIT)
+
+
+def _sum_words(measured: float, sampled: float, from_idle: float) -> list[str]:
     if math.isnan(measured) or math.isnan(sampled):
         return []
     off = (sampled - measured) / measured
     if abs(off) <= SUM_LIMIT:
         return []
-    return [f"samples add up to {sampled:.2f} s of CPU where {measured:.2f} s were measured ({off:+.1%})"]
+    words = f"samples add up to {sampled:.2f} s of CPU where {measured:.2f} s were measured ({off:+.1%})"
+    if off > 0 and from_idle > 0:
+        words += f"; up to {from_idle:.2f} s of them came out of idle: due while the CPU slept, landed late"
+    return [words]

@@ -118,6 +118,7 @@ class CostReport:
     own_share: float = float("nan")
     measured_cpu_s: float = float("nan")
     sampled_cpu_s: float = float("nan")
+    from_idle_cpu_s: float = float("nan")
     notes: tuple[str, ...] = ()
     alarms: tuple[str, ...] = ()
 

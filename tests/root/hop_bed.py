@@ -57,6 +57,8 @@ class Bed:
             self.ip(name, "link", "set", "lo", "up")
             self.sysctl(name, "net/ipv6/conf/default/accept_dad", "0")
             self.sysctl(name, "net/ipv6/conf/default/router_solicitations", "0")
+            # A neighbour that was used is asked again after five seconds: one packet more than was counted on.
+            self.sysctl(name, "net/ipv4/neigh/default/delay_first_probe_time", "600")
 
     def ip(self, name: str, *words: str) -> None:
         ip("-n", self.full(name), *words)

@@ -42,7 +42,10 @@ def test_categories_cover_the_kernels_samples(recorded: Profile) -> None:
 def test_samples_add_up_to_the_measured_cpu_time(recorded: Profile) -> None:
     for scenario in recorded.scenarios:
         found = report(recorded, scenario=scenario)
-        assert found.sampled_cpu_s == pytest.approx(found.measured_cpu_s, rel=0.02)
+        # Ticks due while the CPU slept may land in what woke it; lost ones are missing. Both are told.
+        most = found.measured_cpu_s * 1.02 + found.from_idle_cpu_s
+        least = found.measured_cpu_s * (0.98 - found.lost_share)
+        assert least <= found.sampled_cpu_s <= most
 
 
 def test_the_container_pays_for_its_bridge_and_its_pair(recorded: Profile) -> None:

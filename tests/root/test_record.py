@@ -310,7 +310,12 @@ def test_without_bcc_perf_samples_and_the_profile_says_so(tmp_path: Path) -> Non
     need("perf")
     words = ["record", "-o", "p.nsprof", "--", "sh", "-c", "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done"]
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_BCC, *words], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", WITHOUT_BCC, *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "NSPROF_CACHE": str(tmp_path / "cache")},  # programs compiled before need no BCC
     )
     assert done.returncode == 0, done.stderr
     assert "sampled by perf record" in done.stderr
@@ -324,12 +329,12 @@ def test_without_bcc_perf_samples_and_the_profile_says_so(tmp_path: Path) -> Non
 
 def test_without_bcc_and_perf_both_ways_are_named(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_BCC, "record", "--", "true"],
+        [sys.executable, "-c", WITHOUT_BCC, "record", "--", "/bin/true"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         timeout=60,
-        env={**os.environ, "PATH": str(tmp_path)},
+        env={**os.environ, "PATH": str(tmp_path), "NSPROF_CACHE": str(tmp_path / "cache")},
     )
     assert done.returncode == 125
     assert "python3-bpfcc" in done.stderr
