@@ -14,6 +14,7 @@ from nsprof.collect.ledger import Ledger
 from nsprof.collect.ledger_lines import add_lines
 from nsprof.collect.perf_fallback import PerfRecorder
 from nsprof.collect.sampler import Sampler, SamplerConfig, add_batch
+from nsprof.collect.sampler_batch import lost_share_by_cpu
 from nsprof.collect.symbols import KernelSymbols
 from nsprof.errors import PreflightError, ProbeError
 from nsprof.model.builder import ProfileBuilder
@@ -54,6 +55,7 @@ class BpfSource:
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
+        self.lost_by_cpu: dict[int, float] = {}
         self.probes_on: tuple[str, ...] = ("hop",) if sampler.config.hop else ()
 
     def start(self) -> None:
@@ -88,6 +90,7 @@ class BpfSource:
             busy_s=busy_s,
         )
         builder.probes.extend(self._sampler.probe_infos(batch.windows))
+        self.lost_by_cpu = lost_share_by_cpu(batch, busy_s=busy_s)
         return losses
 
 

@@ -320,6 +320,26 @@ def after_interrupt_enable(code: bytes) -> bool:
     return code.endswith(_ENABLES) or any(code.endswith(_POPF + nop) for nop in (b"", *_NOPS))
 
 
+def lost_share_by_cpu(
+    batch: RawBatch, event: int = 0, *, busy_s: Mapping[int, float] | None = None
+) -> dict[int, float]:
+    """CPU -> share of its busy ticks that were not delivered; empty for events that are no timers.
+
+    A virtual CPU that sleeps and wakes many thousand times a second can miss most of its ticks, its neighbour none.
+    """
+    if not batch.periods_ns[event]:
+        return {}
+    keys, values = batch.keys, batch.values
+    found = {}
+    for cpu in _cpus(batch, event):
+        here = (keys["event"] == event) & (keys["cpu"] == cpu)
+        idle_seen = int(values["count"][here & (keys["pid"] == 0)].sum())
+        expected = _expected(batch, event, cpu, idle_seen, busy_s)
+        seen = int(values["count"][here].sum())
+        found[cpu] = max(0.0, (expected - seen) / expected) if expected > 0 else 0.0
+    return found
+
+
 def losses(batch: RawBatch, event: int = 0, *, busy_s: Mapping[int, float] | None = None) -> Losses:
     """Where samples of one event went, summed over the batch's windows (docs/method.md, Losses).
 
