@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 
@@ -105,7 +106,12 @@ def test_checksum_made_while_copying_is_exactly_the_payload(watching: Observer, 
         print(row)
     if seen.rung("csum_and_copy_from_iter") != "none":
         assert seen.size("checksum (inferred)", "c", "eth0") == COUNT * size
-    assert (seen.calls("checksum", "c"), seen.size("checksum", "c")) == (COUNT, COUNT * size)
+    # On 6.12 the compiler has put csum_and_copy_from_iter into its callers: then only the queue and the device tell.
+    inlined = os.uname().release.startswith("6.12.") and not seen.calls("checksum", "c")
+    if not inlined:
+        assert (seen.calls("checksum", "c"), seen.size("checksum", "c")) == (COUNT, COUNT * size)
+    else:
+        assert seen.size("checksum (inferred)", "c", "eth0") == COUNT * size
 
 
 @pytest.mark.parametrize("segments", [16, 8])
@@ -156,7 +162,8 @@ def test_netfilter_and_packet_sockets_are_counted_a_packet(watching: Observer, m
     rules = "table ip t { chain f { type filter hook forward priority 0; ct state new counter; counter; } }"
     with_nft = ["ip", "netns", "exec", made.full("h"), "nft"]
     before = counted(watching, made, datagrams(made, COUNT, 100))
-    assert [before.calls(what, "h") for what in ("nft chain", "conntrack", "netfilter hook")] == [0, 0, 0]
+    # Hooks may be there without any rule: Debian's AppArmor has one behind routing.
+    assert [before.calls(what, "h") for what in ("nft chain", "conntrack")] == [0, 0]
     subprocess.run([*with_nft, rules], check=True, timeout=20)
     try:
         counted(watching, made, datagrams(made, 1, 100))
@@ -165,7 +172,7 @@ def test_netfilter_and_packet_sockets_are_counted_a_packet(watching: Observer, m
         subprocess.run([*with_nft, "flush ruleset"], check=True, timeout=20)
     assert seen.calls("nft chain", "h") == COUNT
     assert seen.calls("conntrack", "h") == COUNT
-    assert seen.calls("netfilter hook", "h") >= COUNT
+    assert seen.calls("netfilter hook", "h") >= before.calls("netfilter hook", "h") + COUNT
     assert seen.calls("nft chain", "c") == 0
 
 
