@@ -159,7 +159,7 @@ def test_device_that_needs_headroom_makes_one_reallocation_a_packet(watching: Ob
 
 
 def test_netfilter_and_packet_sockets_are_counted_a_packet(watching: Observer, made: Bed) -> None:
-    rules = "table ip t { chain f { type filter hook forward priority 0; ct state new counter; counter; } }"
+    rules = "table ip t { chain f { type filter hook forward priority 0; ct state new counter; counter; }; }"
     with_nft = ["ip", "netns", "exec", made.full("h"), "nft"]
     before = counted(watching, made, datagrams(made, COUNT, 100))
     # Hooks may be there without any rule: Debian's AppArmor has one behind routing.
