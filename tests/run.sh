@@ -55,6 +55,7 @@ fi
 # Cheap and telling things first; the virtual machines last.
 places=(tests/unit tests/root tests/browser)
 [ "$vm" = 0 ] || places+=(tests/vm)
-.venv/bin/python -m pytest -ra "${select[@]}" "${words[@]}" "${places[@]}" || status=$?
+# Real traffic on a machine that others use, too: a test that fails is tried once more, and the summary says so (R).
+.venv/bin/python -m pytest -raR --reruns 1 --reruns-delay 2 "${select[@]}" "${words[@]}" "${places[@]}" || status=$?
 # pytest's summary is the last word, unless the linters have failed.
 [ "$status" = 0 ] || exit "$status"
