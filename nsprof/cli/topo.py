@@ -21,16 +21,6 @@ def command() -> None:
     """
 
 
-def _offloads(text: str) -> dict[str, bool]:
-    found: dict[str, bool] = {}
-    for word in filter(None, (w.strip() for w in text.split(","))):
-        name, sign, value = word.partition("=")
-        if not sign or value not in ("on", "off"):
-            raise UsageError(f"offload {word!r}: must be NAME=on or NAME=off", "--offload tso=off,gso=off,gro=off")
-        found[name] = value == "on"
-    return found
-
-
 @command.command("up", epilog="Example: sudo nsprof topo up veth-bridge --containers 3 --wire-rate 1gbit")
 @click.argument("shape")
 @click.option("-n", "--containers", default=1, show_default=True, help="How many (1 to 1000).")
@@ -46,7 +36,7 @@ def _offloads(text: str) -> dict[str, bool]:
 @click.option("--json", "as_json", is_flag=True, help="Print what was built as JSON.")
 def up(shape: str, **options: Any) -> None:
     """Build a topology of SHAPE and leave it up."""
-    from nsprof.model.scenario import TopologySpec
+    from nsprof.model.scenario import TopologySpec, parse_offloads
     from nsprof.topology import raise_up
     from nsprof.units import parse_rate
 
@@ -60,7 +50,7 @@ def up(shape: str, **options: Any) -> None:
         family=6 if options["ipv6"] else 4,
         mtu=options["mtu"],
         wire_rate_bps=rate,
-        offloads=_offloads(options["offload"]),
+        offloads=parse_offloads(options["offload"]),
         host_netns=options["host_netns"],
         pin=options["pin"],
     )
