@@ -1,10 +1,11 @@
 """The proof of `nsprof explain`: faults put in on purpose, their clean twins, and what it makes of them.
 
     causes_bench.py [--only NAME ...] [--runs N] [--seconds S] [--frequency HZ] [--nice N] [--keep DIR] [--from DIR]
-                    [--kernel SPEC ...] [--write]
+                    [--kernel SPEC ...] [--faults FILE] [--write]
 
 Native faults are timed here; `--kernel SPEC` runs those that the simulator can inject, in exact instructions.
 `--from` judges profiles that an earlier `--keep` has stored, `--write` puts the table into docs/causes.md.
+`--faults FILE` runs faults that somebody else has described (format: docs/causes.md), scored apart as "blind".
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO))
 
+from scipy.stats import binomtest  # noqa: E402
+
 from nsprof import store  # noqa: E402
 from nsprof.analyse import Filter, causes  # noqa: E402
 from nsprof.collect.sampler import SamplerConfig  # noqa: E402
@@ -29,6 +32,7 @@ from nsprof.model.profile import Profile  # noqa: E402
 from nsprof.observe import Observer  # noqa: E402
 from tests.causes_bed import Fault, measure  # noqa: E402
 from tests.causes_faults import FAULTS, PAIRS, TWINS  # noqa: E402
+from tests.causes_files import faults_of  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,13 @@ class Verdict:
 
 def judge(fault: Fault, profile: Profile, where: str) -> Verdict:
     """Explain a pair and compare with what was done."""
-    e = causes.explain(profile, profile, base_scenario="clean", new_scenario="fault", where=Filter(side=fault.side))
+    e = causes.explain(
+        profile,
+        profile,
+        base_scenario="clean",
+        new_scenario="fault",
+        where=Filter(side=fault.side, everyone=fault.everyone),
+    )
     names = [f.cause for f in e.findings]
     rank = next((i for i, n in enumerate(names, 1) if n in fault.expect), 0)
     if fault.both:
@@ -98,7 +108,8 @@ def _native(options: argparse.Namespace, faults: Sequence[Fault]) -> Iterator[tu
             try:
                 yield fault, measure(observer, replace(fault, command=words, clean_command=clean), runs=options.runs)
             except (NsprofError, RuntimeError, OSError) as error:
-                print(f"{fault.name}: could not be injected here: {error}", file=sys.stderr, flush=True)
+                words = getattr(error, "message", "") or str(error)
+                print(f"{fault.name}: could not be injected here: {words}", file=sys.stderr, flush=True)
 
 
 def _stored(folder: Path, faults: Sequence[Fault]) -> Iterator[tuple[Fault, Profile]]:
@@ -125,15 +136,24 @@ def _summary(rows: Sequence[Verdict]) -> list[str]:
     faults = [v for v in rows if v.expected != "(nothing)" and " + " not in v.expected]
     pairs = [v for v in rows if " + " in v.expected]
     clean = [v for v in rows if v.expected == "(nothing)"]
+    bounds = _exactly(sum(v.first == "-" for v in clean), len(clean))
     near = [v for v in faults if v.rank and v.steady and v.claimed == v.claimed]
     return [
         f"right cause first: {sum(v.rank == 1 for v in faults)} of {len(faults)} injections; "
         f"among the first three: {sum(1 <= v.rank <= 3 for v in faults)}",
-        f"clean twins without a finding: {sum(v.first == '-' for v in clean)} of {len(clean)}",
+        f"clean twins without a finding: {sum(v.first == '-' for v in clean)} of {len(clean)}{bounds}",
         f"claimed share within 15 points of what removing the fault gains: "
         f"{sum(abs(v.claimed - v.gained) <= 0.15 for v in near)} of {len(near)} whose gain is shown to differ from 0",
         f"pairs of faults, both found: {sum(v.rank == 1 for v in pairs)} of {len(pairs)}",
     ]
+
+
+def _exactly(right: int, number: int) -> str:
+    """The exact 95 % interval (Clopper and Pearson) of a share, in words; "" of nothing."""
+    if not number:
+        return ""
+    around = binomtest(right, number).proportion_ci(0.95, method="exact")
+    return f" ({right / number:.1%}, exact 95 % interval [{around.low:.1%}, {around.high:.1%}])"
 
 
 def _table(rows: Sequence[Verdict], head: str) -> str:
@@ -181,9 +201,11 @@ def main() -> int:
     parser.add_argument("--kernel", action="append", default=[], metavar="SPEC")
     parser.add_argument("--keep", type=Path, metavar="DIR")
     parser.add_argument("--from", dest="stored", type=Path, metavar="DIR")
+    parser.add_argument("--faults", type=Path, metavar="FILE", help="faults described in TOML, scored apart")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
-    wanted = [f for f in (*FAULTS, *PAIRS, *TWINS) if not options.only or f.name in options.only]
+    every = faults_of(options.faults) if options.faults else (*FAULTS, *PAIRS, *TWINS)
+    wanted = [f for f in every if not options.only or f.name in options.only]
     rows: list[Verdict] = []
     if options.nice:
         os.nice(options.nice)
@@ -199,7 +221,7 @@ def main() -> int:
             store.save(profile, options.keep / f"{_file(fault.name)}.nsprof")
         rows.append(judge(fault, profile, "ns"))
         _print(rows[-1])
-    if options.kernel or options.stored:
+    if options.kernel or (options.stored and not options.faults):
         from tests.causes_simulated import simulated, stored
 
         pairs = stored(options.stored) if options.stored else simulated(options.kernel, options.only, options.keep)
@@ -211,7 +233,7 @@ def main() -> int:
         (options.keep / "verdicts.json").write_text(json.dumps([asdict(v) for v in rows], indent=1))
     if options.write:
         date = time.strftime("%Y-%m-%d")
-        _write("measured", _table(rows, f"Measured {date}."))
+        _write("blind" if options.faults else "measured", _table(rows, f"Measured {date}."))
         _write("causes", _list())
     return int(any(v.rank != 1 for v in rows if v.expected != "(nothing)"))
 

@@ -31,7 +31,8 @@ def nothing(topo: Topology, stack: ExitStack) -> None:
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault and its clean twin. `expect`: the causes that are right in first place (one of them)."""
+    """One fault and its clean twin. `expect`: the causes that are right in first place (one of them). `everyone`
+    explains the whole machine, where the fault is somebody else's load."""
 
     name: str
     expect: tuple[str, ...]
@@ -43,6 +44,7 @@ class Fault:
     prepare: Apply = nothing
     both: tuple[str, ...] = field(default=())
     side: Literal["dut", "remote", "all"] = "dut"
+    everyone: bool = False
 
     @property
     def twin(self) -> Fault:
