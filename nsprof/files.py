@@ -5,6 +5,7 @@ For everything nsprof writes for the user: profiles, pictures, exports.
 
 from __future__ import annotations
 
+import difflib
 import os
 import tempfile
 from collections.abc import Iterator
@@ -14,7 +15,38 @@ from typing import BinaryIO, cast
 
 from nsprof.errors import NsprofError
 
-__all__ = ["cache_root", "private_cache", "replacing"]
+__all__ = ["cache_root", "near_names", "private_cache", "replacing"]
+
+
+def near_names(path: str | os.PathLike[str], *, suffix: str = ".nsprof") -> str:
+    """What may have been meant by a file that is not there, in words for a hint: names like it in its folder, else
+    the files with `suffix` there, newest first; "" where there is nothing to offer.
+    """
+    place = Path(path)
+    try:
+        names = [entry.name for entry in os.scandir(place.parent) if entry.is_file()]
+    except FileNotFoundError:
+        return f"there is no directory {place.parent}"
+    except OSError:
+        return ""
+    with_suffix = [name for name in names if name.endswith(suffix)]
+    near = difflib.get_close_matches(place.name, names, n=3, cutoff=0.7)
+    stems = {name.removesuffix(suffix): name for name in with_suffix}
+    near += [stems[stem] for stem in difflib.get_close_matches(place.name.removesuffix(suffix), stems, n=3)]
+    found = [str(place.parent / name) for name in dict.fromkeys(near)][:3]
+    if found:
+        return f"did you mean {' or '.join(found)}?"
+    with_suffix.sort(key=lambda name: _changed(place.parent / name), reverse=True)
+    listed = ", ".join(str(place.parent / name) for name in with_suffix[:6])
+    more = f", and {len(with_suffix) - 6} more" if len(with_suffix) > 6 else ""
+    return f"there are: {listed}{more}" if listed else ""
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # it went away since it was listed
+        return 0.0
 
 
 @contextmanager

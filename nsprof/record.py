@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import os
 import platform
+import shlex
 import shutil
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from nsprof import netns, workload
 from nsprof.collect import host, names
@@ -54,8 +56,10 @@ class RecordOptions:
     quiet: bool = False
 
 
-def record(options: RecordOptions) -> int:
+def record(options: RecordOptions, tell: Callable[[dict[str, Any]], None] | None = None) -> int:
     """Record, save, and say what to do next; returns the status to end with (the command's own).
+
+    `tell` hears what was recorded, as plain data (docs/json.md, "record"); then nothing else is said.
 
     Raises UsageError for words that cannot go together, PreflightError when this machine cannot record,
     CommandNotFound, TopologyError; then no earlier profile is touched.
@@ -68,6 +72,7 @@ def record(options: RecordOptions) -> int:
     if os.geteuid() != 0:
         raise PreflightError("recording samples the whole system, which needs root", "sudo nsprof record ...")
     builder = ProfileBuilder()
+    voice = _Voice(silent=options.quiet or tell is not None)
     status = 0
     config = SamplerConfig(
         events=options.events,
@@ -78,55 +83,60 @@ def record(options: RecordOptions) -> int:
     with Observer(config) as observer:
         if observer.fallback:
             builder.meta["notes"] = [observer.fallback]
-            _err(observer.fallback)
+            voice.say(observer.fallback)
         for number in range(options.runs):
             scene = _scene(options, inside, watched)
             work = _command(options, inside) if options.command else _wait(options.duration_s)
             run = observer.window(builder, scene, work)
             status = run.status
-            if not options.quiet:
-                _say_run(run, number + 1, options.runs, options.reference)
+            _say_run(voice, run, number + 1, options.runs, options.reference)
             if status > 128:  # ended by a signal: the user wants to stop
                 break
     if options.count and status <= 128:
         try:
-            status = _count(options, config, builder, inside, watched) or status
+            status = _count(options, config, builder, inside, watched, voice) or status
         except NsprofError as error:
             if options.strict:
                 raise
             # What was sampled is worth keeping without the counts.
             builder.meta.setdefault("notes", []).append(f"nothing was counted: {error.message}")
-            _err(f"warning: nothing was counted: {error.message}")
+            voice.warn(f"nothing was counted: {error.message}")
     profile = _finish(builder, options, inside, watched)
     from nsprof import store
 
     store.save(profile, options.output, keep_old=True)
-    if not options.quiet:
-        _say_next(profile, options)
+    following = _next(profile, options)
+    voice.say(f"wrote {options.output}; next: {following[0]}, or {following[1]}")
+    if tell is not None:
+        tell(_summary(profile, options, status, voice, following))
     if options.strict:
         _strict(profile)
     return max(status, 0)
 
 
 def _count(
-    options: RecordOptions, config: SamplerConfig, builder: ProfileBuilder, inside: str | None, watched: list[str]
+    options: RecordOptions,
+    config: SamplerConfig,
+    builder: ProfileBuilder,
+    inside: str | None,
+    watched: list[str],
+    voice: _Voice,
 ) -> int:
     """The counting pass: the same work once more with the ledger's probes instead of the sampler."""
-    ledger = Ledger(budget_share=options.probe_budget / 100, functions=options.functions, say=_err)
+    ledger = Ledger(budget_share=options.probe_budget / 100, functions=options.functions, say=voice.say)
     with Observer(config, lambda _: LedgerSource(ledger)) as observer:
         work = _command(options, inside) if options.command else _wait(options.duration_s)
         run = observer.window(builder, _scene(options, inside, watched), work)
     builder.meta["ledger"] = {"attach_s": ledger.attach_s, "budget_share": ledger.budget_share, "shed": ledger.shed}
-    if not options.quiet:
-        share = 100 * run.own_cpu_s / max(run.duration_s * run.cpus, 1e-9)
-        _err(f"counting pass: {run.duration_s:.1f} s, probes cost {share:.2f} % of the CPUs; next: nsprof ledger")
-        for warning in run.warnings:
-            _err(f"warning: {warning}")
-        for probe in builder.probes:
-            if probe.state == "refused" and probe.name in options.functions:
-                _err(f"warning: {probe.name} is not counted: {probe.reason}")
+    share = 100 * run.own_cpu_s / max(run.duration_s * run.cpus, 1e-9)
+    voice.say(f"counting pass: {run.duration_s:.1f} s, probes cost {share:.2f} % of the CPUs; next: nsprof ledger")
+    for warning in run.warnings:
+        voice.warn(warning)
+    for probe in builder.probes:
+        if probe.state == "refused" and probe.name in options.functions:
+            voice.warn(f"{probe.name} is not counted: {probe.reason}")
     for refused in ledger.refusals if options.debug else ():
-        _err(refused)
+        voice.say(refused)
     return run.status
 
 
@@ -242,7 +252,24 @@ def _finish(builder: ProfileBuilder, options: RecordOptions, inside: str | None,
     return builder.build()
 
 
-def _say_run(run: Run, number: int, total: int, wanted: str | None) -> None:
+class _Voice:
+    """What nsprof itself says while recording, on stderr: a warning that several runs have in common is said once."""
+
+    def __init__(self, *, silent: bool) -> None:
+        self._silent = silent
+        self.warnings: list[str] = []
+
+    def say(self, text: str) -> None:
+        if not self._silent:
+            print(f"nsprof: {text}", file=sys.stderr, flush=True)
+
+    def warn(self, text: str) -> None:
+        if text not in self.warnings:
+            self.warnings.append(text)
+            self.say(f"warning: {text}")
+
+
+def _say_run(voice: _Voice, run: Run, number: int, total: int, wanted: str | None) -> None:
     which = f"run {number} of {total}: " if total > 1 else ""
     lost = run.losses.lost_share
     parts = [
@@ -255,18 +282,52 @@ def _say_run(run: Run, number: int, total: int, wanted: str | None) -> None:
     if run.denominators:
         per = ", ".join(f"{value:,.0f} {name}s" for name, value in run.denominators.items())
         parts.append(per + (f" ({run.reference})" if run.reference else ""))
-    _err(which + "; ".join(parts))
+    voice.say(which + "; ".join(parts))
     for warning in run.warnings:
-        _err(f"warning: {warning}")
+        voice.warn(warning)
     if wanted and not run.reference:
-        _err(
-            f"warning: --per {wanted}: no packets were seen on a device of that name, so there is no cost per packet"
-        )
+        voice.warn(f"--per {wanted}: no packets were seen on a device of that name, so there is no cost per packet")
 
 
-def _say_next(profile: Profile, options: RecordOptions) -> None:
-    shown = "" if options.output == "profile.nsprof" else f" {options.output}"
-    _err(f"wrote {options.output}; next: nsprof report{shown}, or nsprof flamegraph{shown}")
+def _next(profile: Profile, options: RecordOptions) -> list[str]:
+    """Commands that show what was recorded, the likeliest first."""
+    shown = "" if options.output == "profile.nsprof" else f" {shlex.quote(options.output)}"
+    verbs = ["report", "flamegraph", *(["ledger"] if profile.ledger else [])]
+    return [f"nsprof {verb}{shown}" for verb in verbs]
+
+
+def _summary(
+    profile: Profile, options: RecordOptions, status: int, voice: _Voice, following: list[str]
+) -> dict[str, Any]:
+    runs = [
+        {
+            "scenario": run.scenario,
+            "duration_s": run.duration_s,
+            "samples": run.losses.seen,
+            "lost_share": run.losses.lost_share,
+            "own_cpu_s": run.own_cpu_s,
+            "denominators": run.denominators,
+            "reference": run.reference,
+            "values": [value._asdict() for value in run.values],
+            "probes_on": run.probes_on,
+            "command": run.command,
+            "status": run.status,
+            "warnings": run.warnings,
+        }
+        for run in profile.runs
+    ]
+    expected = sum(run.losses.expected for run in profile.runs if run.losses.expected > 0)
+    seen = sum(run.losses.seen for run in profile.runs if run.losses.expected > 0)
+    return {
+        "file": options.output,
+        "status": status,
+        "samples": sum(run.losses.seen for run in profile.runs),
+        "lost_share": max(0.0, (expected - seen) / expected) if expected else math.nan,
+        "runs": runs,
+        "warnings": voice.warnings,
+        "notes": profile.meta.get("notes", []),
+        "next": following,
+    }
 
 
 def _strict(profile: Profile) -> None:
@@ -277,7 +338,3 @@ def _strict(profile: Profile) -> None:
             "lower -F, or see 'nsprof info' for where they went",
             exit_code=125,
         )
-
-
-def _err(text: str) -> None:
-    print(f"nsprof: {text}", file=sys.stderr, flush=True)

@@ -20,6 +20,7 @@ from typing import Any
 from nsprof import workload
 from nsprof.bench.plan import Case, Plan, topology_spec
 from nsprof.errors import NsprofError, UsageError
+from nsprof.files import near_names
 from nsprof.units import DENOMINATORS
 
 __all__ = ["TABLES", "load"]
@@ -82,7 +83,8 @@ class _File:
             text = Path(path).read_bytes().decode("utf-8")
             self.data: dict[str, Any] = tomllib.loads(text)
         except FileNotFoundError:
-            raise UsageError(f"no such experiment file: {path}", "there are some in examples/") from None
+            hint = near_names(path, suffix=".toml") or "there are some in examples/"
+            raise UsageError(f"no such experiment file: {path}", hint) from None
         except OSError as error:
             raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

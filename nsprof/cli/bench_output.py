@@ -102,6 +102,7 @@ def show(
                 ],
                 "conditions": _conditions(profile),
                 "about": _about(profile),
+                "warnings": list(dict.fromkeys(f"{r.scenario}: {text}" for r in profile.runs for text in r.warnings)),
             },
         )
         return

@@ -29,6 +29,7 @@ __all__ = [
     "filter_options",
     "measure_options",
     "open_profile",
+    "other_side",
     "output_options",
     "plain",
     "refuse_own_input",
@@ -154,6 +155,31 @@ def open_profile(path: str | None) -> Profile:
     return profile.with_(meta={**profile.meta, "file": Path(path or DEFAULT_PROFILE).stem})
 
 
+def other_side(profile: Profile, word: str) -> tuple[Profile | None, str | None]:
+    """What `--baseline WORD` means: (None, a scenario of `profile`), or (the profile of that file, None).
+
+    A file wins only where no scenario has that name. Raises UsageError naming what is near both, NsprofError for a
+    file that cannot be read.
+    """
+    from nsprof.analyse.filters import near
+    from nsprof.analyse.selection import choose_scenario, scenario_names
+    from nsprof.files import near_names
+
+    names = scenario_names(profile)
+    if word in names or any(word == n.partition(":")[2] for n in names):
+        return None, choose_scenario(profile, word)
+    if word == "-" or Path(word).exists():
+        return open_profile(word), None
+    if "/" in word or word.endswith(".nsprof"):
+        open_profile(word)  # says what is near it
+    hints = [near(word, names), near_names(word)]
+    near_ones = [hint for hint in hints if hint.startswith("did you mean")]
+    raise UsageError(
+        f"--baseline {word}: neither a scenario of the profile nor a file",
+        "; ".join(near_ones or [f"scenarios: {', '.join(names)}"]),
+    )
+
+
 def refuse_own_input(output: str | None, *inputs: str | None) -> None:
     """Raises UsageError where what is to be written would take the place of what is read."""
     if not output or output == "-":
@@ -174,9 +200,12 @@ def refuse_own_input(output: str | None, *inputs: str | None) -> None:
 
 
 def plain(value: Any) -> Any:
-    """A result as JSON types: dataclasses as objects, nan and infinities as null, numpy as Python numbers."""
+    """A result as JSON types: dataclasses and named tuples as objects, nan and infinities as null, numpy as Python
+    numbers."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        value = value._asdict()
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -188,12 +217,17 @@ def plain(value: Any) -> Any:
     return value
 
 
-def write_json(kind: str, content: Any) -> None:
-    """`{"nsprof": kind, "version": 1, ...}` on stdout; surrogates and control characters as JSON escapes."""
+def write_json(kind: str, content: Any, *, beside_command: bool = False) -> None:
+    """`{"nsprof": kind, "version": 1, ...}` on stdout; surrogates and control characters as JSON escapes.
+
+    `beside_command`: stdout belongs to a command that was run, so the document is one line, the last, on stderr.
+    """
     body = plain(content)
     document = {"nsprof": kind, "version": 1, **(body if isinstance(body, dict) else {"rows": body})}
-    json.dump(document, sys.stdout, indent=1, ensure_ascii=True, allow_nan=False)
-    sys.stdout.write("\n")
+    stream = sys.stderr if beside_command else sys.stdout
+    text = json.dumps(document, indent=None if beside_command else 1, ensure_ascii=True, allow_nan=False)
+    stream.write(f"{text}\n")
+    stream.flush()
 
 
 def write_csv(rows: Iterable[Any], columns: Sequence[str] | None = None) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import click
+
+from nsprof.cli.common import write_json
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -21,8 +22,7 @@ def command(as_json: bool) -> int:
     rows = preflight.checks()
     able = preflight.can_record(rows)
     if as_json:
-        document = {"can_record": able, "checks": [row.as_dict() for row in rows]}
-        click.echo(json.dumps(document, indent=2))
+        write_json("doctor", {"can_record": able, "checks": [row.as_dict() for row in rows]})
         return 0 if able else 1
     from nsprof.render import doctor
 

@@ -19,6 +19,7 @@ from nsprof.cli.common import (
     measure_options,
     open_profile,
     refuse_own_input,
+    write_json,
 )
 from nsprof.cli.diff import sides
 from nsprof.errors import UsageError
@@ -61,7 +62,8 @@ __all__ = ["command", "default_output", "write_text"]
 )
 @click.option("--title", metavar="TEXT", default="", help="Title of the picture.")
 @click.option("--force", is_flag=True, help="With --diff: compare across CPU architectures.")
-def command(files: tuple[str, ...], differential: bool, output: str | None, **options: Any) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Say as JSON on stdout what was drawn and where it is.")
+def command(files: tuple[str, ...], differential: bool, output: str | None, as_json: bool, **options: Any) -> None:
     """Draw PROFILE as a flame graph: one SVG file that needs nothing else, with zoom, search and tooltips.
 
     Widths are cost per transaction, KB or packet. With --diff, blue frames cost less in NEW than in BASE, vermilion
@@ -69,6 +71,8 @@ def command(files: tuple[str, ...], differential: bool, output: str | None, **op
     """
     from nsprof.render.flamegraph import FlameOptions, render_svg
 
+    if as_json and output == "-":
+        raise UsageError("--json and -o - would both write to stdout", "name a file with -o FILE")
     refuse_own_input(output, *(files or (None,)))
     shape = {name: options[name] for name in ("width", "size_by", "title")}
     if differential:
@@ -78,7 +82,24 @@ def command(files: tuple[str, ...], differential: bool, output: str | None, **op
     drawn = render_svg(tree, FlameOptions(**shape, root_on_top=options["reverse"]))
     target = output or str(default_output(source, tree, options["scenario"]))
     write_text(drawn, target)
-    if target != "-":
+    if as_json:
+        write_json(
+            "flamegraph",
+            {
+                "file": target,
+                "bytes": len(drawn.encode()),
+                "title": tree.title,
+                "base_title": tree.base_title,
+                "measure": tree.measure,
+                "frames": len(tree),
+                "total": float(tree.self_new.sum()),
+                "total_base": float(tree.self_base.sum()) if tree.differential else None,
+                "samples": float(tree.samples_new.sum()),
+                "samples_base": float(tree.samples_base.sum()) if tree.differential else None,
+                "notes": tree.notes,
+            },
+        )
+    elif target != "-":
         click.echo(f"flame graph: {target} ({len(drawn.encode()) / 1e6:.1f} MB)", err=True)
 
 

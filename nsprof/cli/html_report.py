@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nsprof.analyse.selection import amount
@@ -38,28 +37,34 @@ def write_page(profile: Profile, baseline: Profile | None, path: str, options: M
     write_text(report_page(page_content(profile, baseline, options)), path)
 
 
-def write_report(profile: Profile, path: str, options: Mapping[str, Any], *, strict: bool = False) -> int:
+def write_report(
+    profile: Profile, path: str, options: Mapping[str, Any], *, strict: bool = False, as_json: bool = False
+) -> int:
     """`nsprof report --html`: `--baseline` is a scenario of the profile, or else the file of another profile.
 
-    Returns the exit status: 1 with `strict` where the report has alarms.
+    `as_json` says on stdout, as JSON, what was written where. Returns the exit status: 1 with `strict` where the
+    report has alarms.
     """
     import click
 
-    from nsprof.analyse.selection import scenario_names
-    from nsprof.cli.common import open_profile
+    from nsprof.cli.common import other_side, write_json
     from nsprof.cli.flamegraph import write_text
     from nsprof.render.page import report_page
 
+    if as_json and path == "-":
+        raise UsageError("--json and --html - would both write to stdout", "name a file with --html FILE")
     words = dict(options)
     baseline: Profile | None = None
-    name = words.get("baseline")
-    scenarios = {*scenario_names(profile), *(n.partition(":")[2] for n in scenario_names(profile))}
-    if name and name not in scenarios and (Path(name).exists() or name.endswith(".nsprof")):
-        baseline, words["baseline"] = open_profile(name), None
+    if words.get("baseline"):
+        baseline, words["baseline"] = other_side(profile, words["baseline"])
     content = page_content(profile, baseline, words)
     text = report_page(content)
     write_text(text, path)
-    if path != "-":
+    if as_json:
+        alarms = content.report.alarms if content.report else ()
+        size = len(text.encode())
+        write_json("report-page", {"file": path, "bytes": size, "title": content.title, "alarms": alarms})
+    elif path != "-":
         click.echo(f"report page: {path} ({len(text.encode()) / 1e6:.1f} MB)", err=True)
     return int(strict and bool(content.report and content.report.alarms))
 

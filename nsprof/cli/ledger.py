@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
-from nsprof.cli.common import open_profile, output_options, write_csv, write_json, write_parts
+from nsprof.cli.common import open_profile, other_side, output_options, write_csv, write_json, write_parts
 
 __all__ = ["command"]
 
@@ -50,10 +48,8 @@ def command(
     data = open_profile(profile)
     other = other_scenario = None
     if baseline is not None:
-        if baseline in data.scenarios and not Path(baseline).exists():
-            other, other_scenario = data, baseline
-        else:
-            other = open_profile(baseline)
+        other, other_scenario = other_side(data, baseline)
+        other = other or data
         if scenario is None and other_scenario is not None:
             left = [name for name in data.scenarios if name != baseline and data.ledger_runs_of(name)]
             scenario = left[0] if len(left) == 1 else None

@@ -57,7 +57,7 @@ class _Verbs(click.Group):
             return None
         module = importlib.import_module(f"nsprof.cli.{VERBS[cmd_name][0]}")
         command: click.Command = module.command
-        _add_quiet(cmd_name, command)
+        _add_quiet(command)
         if "_NSPROF_COMPLETE" in os.environ:  # a shell asks for completions
             from nsprof.cli import completion
 
@@ -107,14 +107,14 @@ def _refuse_unknown(ctx: click.Context, command: click.Command, words: list[str]
         number += 1 if known[name].is_flag or known[name].count or joined else 2
 
 
-def _add_quiet(verb: str, command: click.Command) -> None:
+def _add_quiet(command: click.Command) -> None:
     """-q, --quiet for every verb that has none of its own: nothing on stderr but errors."""
     if isinstance(command, click.Group):
         for inner in command.commands.values():
-            _add_quiet(verb, inner)
+            _add_quiet(inner)
         return
     names = {name for p in command.params for name in p.opts}
-    if "--quiet" in names or verb == "vm":  # what a guest's command says on stderr is not ours to drop
+    if "--quiet" in names:
         return
     opts = ["--quiet"] if "-q" in names else ["-q", "--quiet"]
     command.params.append(

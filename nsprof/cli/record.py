@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from nsprof.cli.common import Seconds
+from nsprof.cli.common import Seconds, write_json
 
 
 @click.command(
@@ -42,9 +42,15 @@ from nsprof.cli.common import Seconds
 )
 @click.option("--strict", is_flag=True, help="Fail when more than 1 % of the samples were lost.")
 @click.option("-q", "--quiet", is_flag=True, help="Only errors on stderr.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Instead of notes one JSON object: on stdout, or, where a command has stdout, as the last line on stderr.",
+)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
-def command(ctx: click.Context, /, **options: object) -> int:
+def command(ctx: click.Context, /, as_json: bool, **options: object) -> int:
     """Record while COMMAND runs: sudo nsprof record -o pod.nsprof -- netperf -H 10.0.0.7 -l 10
 
     The whole system is sampled (softirq work runs in innocent tasks); filter when reading. The command's own output
@@ -54,4 +60,7 @@ def command(ctx: click.Context, /, **options: object) -> int:
 
     options["debug"] = bool((ctx.obj or {}).get("debug"))
     events = tuple(e.strip() for e in str(options.pop("events")).split(",") if e.strip())
-    return record(RecordOptions(events=events, **options))  # type: ignore[arg-type]
+    words = RecordOptions(events=events, **options)  # type: ignore[arg-type]
+    if not as_json:
+        return record(words)
+    return record(words, lambda summary: write_json("record", summary, beside_command=bool(words.command)))

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+import shlex
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from nsprof.cli.common import (
+    DEFAULT_PROFILE,
     filter_of,
     filter_options,
     measure_options,
     open_profile,
+    other_side,
     output_options,
     refuse_own_input,
     write_csv,
     write_json,
     write_parts,
 )
+from nsprof.errors import UsageError
+
+if TYPE_CHECKING:
+    from nsprof.model.profile import Profile
 
 __all__ = ["command"]
 
@@ -51,11 +58,16 @@ def command(profile: str | None, form: str | None, limit: int, strict: bool, **o
     from nsprof.render import text
 
     refuse_own_input(options["html"], profile, options["baseline"] or profile)
+    if options["html"] and form in ("csv", "markdown"):
+        raise UsageError(f"--html and --{form} exclude each other", f"leave --html out to have {form}")
     data = open_profile(profile)
     if options["html"]:
         from nsprof.cli.html_report import write_report
 
-        return write_report(data, options["html"], {**options, "where": filter_of(options)}, strict=strict)
+        words = {**options, "where": filter_of(options)}
+        return write_report(data, options["html"], words, strict=strict, as_json=form == "json")
+    if options["baseline"]:
+        options["baseline"] = _baseline(data, options["baseline"], profile or DEFAULT_PROFILE)
     names = scenario_names(data)
     chosen: list[str | None] = [options["scenario"]] if options["scenario"] else [*names] or [None]
     reports = [
@@ -86,6 +98,25 @@ def command(profile: str | None, form: str | None, limit: int, strict: bool, **o
             ]
         write_parts(parts, form)
     return int(strict and any(r.alarms for r in reports))
+
+
+def _baseline(data: Profile, word: str, path: str) -> str:
+    """The scenario that the table of scenarios is to compare with. Raises UsageError where that is no question."""
+    from nsprof.analyse.selection import scenario_names
+
+    other, name = other_side(data, word)
+    if other is not None:
+        raise UsageError(
+            f"--baseline {word}: a file, which the table of scenarios cannot compare with",
+            f"nsprof diff {shlex.quote(word)} {shlex.quote(path)}",
+        )
+    names = scenario_names(data)
+    if len(names) < 2:
+        raise UsageError(
+            f"--baseline {word}: the profile holds one scenario ({', '.join(names)}), so nothing compares with it",
+            f"nsprof diff BASE {shlex.quote(path)}",
+        )
+    return str(name)
 
 
 def _fields(row: Any) -> dict[str, Any]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import textwrap
 from typing import Any
 
 import click
 
+from nsprof.cli.common import write_json
 from nsprof.errors import UsageError
 
 
@@ -59,7 +59,7 @@ def up(shape: str, **options: Any) -> None:
     if options["as_json"]:
         places = [topology.host, topology.server, *topology.clients]
         found = {p.name: {"netns": p.netns_path, "address": p.address, "cpus": list(p.cpus)} for p in places}
-        click.echo(json.dumps({**topology.describe(), "places": found}, indent=2))
+        write_json("topo-up", {**topology.describe(), "places": found})
         return
     client, server = topology.client, topology.server
     click.echo(f"{topology.run_id}: {shape}, {topology.shape.chain}")
@@ -95,16 +95,24 @@ def _signals() -> Any:
 @command.command("down")
 @click.argument("run_ids", metavar="RUN_ID...", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="All that were left up (none that is in use).")
-def down_(run_ids: tuple[str, ...], everything: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print what was removed as JSON.")
+def down_(run_ids: tuple[str, ...], everything: bool, as_json: bool) -> None:
     """Remove topologies that were left up."""
     from nsprof.topology import down, listing
 
     if bool(run_ids) == everything:
         raise UsageError("give either run ids or --all", "nsprof topo list")
     words = [r["run_id"] for r in listing() if r["condition"] == "up"] if everything else run_ids
-    for run_id in dict.fromkeys(words):
-        down(run_id)
-        click.echo(f"{run_id}: removed", err=True)
+    removed = []
+    try:
+        for run_id in dict.fromkeys(words):
+            down(run_id)
+            removed.append(run_id)
+            if not as_json:
+                click.echo(f"{run_id}: removed", err=True)
+    finally:  # those before one that could not be removed are gone all the same
+        if as_json:
+            write_json("topo-down", {"removed": removed})
 
 
 @command.command("list")
@@ -115,7 +123,7 @@ def list_(as_json: bool) -> None:
 
     rows = listing()
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
+        write_json("topo-list", {"topologies": rows})
         return
     if not rows:
         click.echo("no topology is up", err=True)
@@ -129,11 +137,15 @@ def list_(as_json: bool) -> None:
 
 
 @command.command("clean")
-def clean_() -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print what was removed as JSON.")
+def clean_(as_json: bool) -> None:
     """Remove what a killed nsprof left behind; nothing that is up or in use."""
     from nsprof.topology import clean
 
     removed = clean()
+    if as_json:
+        write_json("topo-clean", {"removed": removed})
+        return
     for run_id in removed:
         click.echo(f"{run_id}: removed", err=True)
     if not removed:
@@ -142,7 +154,8 @@ def clean_() -> None:
 
 @command.command("show")
 @click.argument("shape", required=False)
-def show(shape: str | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def show(shape: str | None, as_json: bool) -> None:
     """Draw SHAPE, or all shapes: the chain of devices and the difference from "host"."""
     from nsprof.topology import SHAPES
     from nsprof.topology.plan import check_shape
@@ -150,7 +163,15 @@ def show(shape: str | None) -> None:
 
     if shape is not None:
         check_shape(shape, SHAPES)
-    for name in SHAPES if shape is None else (shape,):
+    names = SHAPES if shape is None else (shape,)
+    if as_json:
+        facts = ("chain", "difference", "needs", "drawing")
+        write_json(
+            "topo-show",
+            {"shapes": [{"name": name, **{fact: getattr(get(name), fact) for fact in facts}} for name in names]},
+        )
+        return
+    for name in names:
         one = get(name)
         click.echo(click.style(name, bold=True) if sys.stdout.isatty() else name)
         for title, text in (("chain", one.chain), ("difference", one.difference), ("kernel", ", ".join(one.needs))):

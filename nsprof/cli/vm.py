@@ -8,6 +8,8 @@ from typing import Literal
 
 import click
 
+from nsprof.cli.common import write_json
+
 Accel = Literal["auto", "tcg", "kvm"]
 
 _KERNEL_HELP = "a bzImage, a directory (make modules_install, dpkg -x), debian:6.1, debian:6.12 or debian:PACKAGE"
@@ -38,6 +40,8 @@ def command() -> None:
 )
 @click.option("--accel", type=click.Choice(["auto", "tcg", "kvm"]), default="auto", show_default=True)
 @click.option("-v", "--verbose", is_flag=True, help="Say how long the boot took and how the guest ended.")
+@click.option("-q", "--quiet", is_flag=True, help="Nothing of nsprof's own on stderr but errors.")
+@click.option("--json", "as_json", is_flag=True, help="How the guest ended, as JSON: the last line on stderr.")
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
 def run(
     *,
@@ -50,6 +54,8 @@ def run(
     output: Path | None,
     accel: Accel,
     verbose: bool,
+    quiet: bool,
+    as_json: bool,
     argv: tuple[str, ...],
 ) -> None:
     """Boot a kernel, run COMMAND there as root with this nsprof, bring back what it said and wrote.
@@ -80,10 +86,23 @@ def run(
         for line in error.console:
             click.echo(f"console| {line}", err=True)
         raise
-    if result.skipped:
+    if as_json:
+        facts = ("accel", "status", "boot_s", "boot_cpu_s", "wall_s")
+        write_json(
+            "vm-run",
+            {
+                "kernel": spec,
+                **{name: getattr(result, name) for name in facts},
+                "files": [str(name) for name in result.files],
+                "skipped": [str(name) for name in result.skipped],
+            },
+            beside_command=True,
+        )
+        sys.exit(result.status)
+    if result.skipped and not quiet:
         why = "no plain files" if output else "give -o DIR to have them"
         click.echo(f"nsprof: left in the guest's /out ({why}): {', '.join(map(repr, result.skipped[:5]))}", err=True)
-    if verbose:
+    if verbose and not quiet:
         words = (
             f"command after {result.boot_s:.1f} s ({result.boot_cpu_s:.1f} s of CPU), off after {result.wall_s:.1f} s"
         )
@@ -95,7 +114,8 @@ def run(
 @click.option("--kernel", "spec", metavar="SPEC", required=True, help="debian:6.1, debian:6.12 or debian:PACKAGE.")
 @click.option("--update", is_flag=True, help="Look for a newer one than the cache has.")
 @click.option("--debug-info", is_flag=True, help="Its vmlinux with debug information too (some hundred MB).")
-def fetch(spec: str, update: bool, debug_info: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def fetch(spec: str, update: bool, debug_info: bool, as_json: bool) -> None:
     """Fetch a Debian kernel into the cache, verified by apt, so that later runs need no network."""
     from nsprof.errors import UsageError
     from nsprof.vm import debug_package, fetch_debian
@@ -103,9 +123,14 @@ def fetch(spec: str, update: bool, debug_info: bool) -> None:
     if not spec.startswith("debian:"):
         raise UsageError(f"--kernel {spec}: only Debian's kernels can be fetched", "try debian:6.1")
     kernel = fetch_debian(spec.removeprefix("debian:"), refresh=update)
-    click.echo(f"release  {kernel.release}\nimage    {kernel.image}\nmodules  {kernel.modules}")
+    found = {"release": kernel.release, "image": str(kernel.image), "modules": str(kernel.modules)}
     if debug_info:
-        click.echo(f"vmlinux  {debug_package(kernel)}")
+        found["vmlinux"] = str(debug_package(kernel))
+    if as_json:
+        write_json("vm-fetch", found)
+        return
+    for name, value in found.items():
+        click.echo(f"{name:<8} {value}")
 
 
 def _pass_on(stream: str, data: bytes) -> None:

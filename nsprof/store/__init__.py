@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nsprof.errors import NsprofError, ProfileFormatError
+from nsprof.files import near_names
 from nsprof.model.profile import Profile
 
 __all__ = ["MAGIC", "VERSION", "is_native", "load", "open_any", "save"]
@@ -69,7 +70,8 @@ def open_any(path: str | os.PathLike[str], **options: Any) -> Profile:
     except OSError as error:
         raise NsprofError(f"cannot read {name}: {error.strerror}") from error
     if name != "-" and not place.exists():
-        raise NsprofError(f"no such file: {name}", "nsprof record -o profile.nsprof -- COMMAND makes one")
+        hint = near_names(name) or "nsprof record -o profile.nsprof -- COMMAND makes one"
+        raise NsprofError(f"no such file: {name}", hint)
     from nsprof.store import importers
 
     import_file = getattr(importers, "import_file", None)

@@ -101,7 +101,8 @@ def load(path: str | os.PathLike[str]) -> Profile:
         with Path(name).open("rb") as stream:
             return _read(stream if stream.seekable() else _whole(stream), name)
     except FileNotFoundError as error:
-        raise NsprofError(f"no such file: {name}", "nsprof record -o profile.nsprof -- COMMAND makes one") from error
+        hint = files.near_names(name) or "nsprof record -o profile.nsprof -- COMMAND makes one"
+        raise NsprofError(f"no such file: {name}", hint) from error
     except OSError as error:
         raise NsprofError(f"cannot read {name}: {error.strerror or error}") from error
 

@@ -295,8 +295,8 @@ def test_ctrl_c_in_a_bench_takes_everything_down_and_keeps_the_runs_made(tmp_pat
     assert child.returncode == 130, (seen, err)
     assert "Traceback" not in err
     assert 2 <= len(store.load(tmp_path / "b.nsprof").runs) <= 3
-    listed = json.loads(nsprof("topo", "list", "--json", cwd=tmp_path).stdout or "[]")
-    assert not [each for each in listed if each.get("pid") == child.pid]
+    listed = json.loads(nsprof("topo", "list", "--json", cwd=tmp_path).stdout)
+    assert not [each for each in listed["topologies"] if each["pid"] == child.pid]
 
 
 WITHOUT_BCC = (

@@ -41,9 +41,22 @@ def nsprof(*words: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[st
     )
 
 
-def test_every_verb_can_be_quiet_but_those_that_pass_a_guest_through() -> None:
-    loud = [name for name, command in leaves() if not any("--quiet" in p.opts for p in command.params)]
-    assert all(name.startswith("vm ") for name in loud)
+#: Verbs without --json, and why.
+WITHOUT_JSON = {
+    "completion": "writes a script for a shell",
+    "export": "writes a file in a format of its own, JSON ones among them",
+    "import": "writes a profile; nsprof info --json tells what is in it",
+}
+
+
+def test_every_verb_can_be_quiet() -> None:
+    assert not [name for name, command in leaves() if not any("--quiet" in p.opts for p in command.params)]
+
+
+def test_every_verb_speaks_json_unless_there_is_a_reason() -> None:
+    mute = [name for name, command in leaves() if not any("--json" in p.opts for p in command.params)]
+    assert not [name for name in mute if not WITHOUT_JSON.get(name)]
+    assert set(WITHOUT_JSON) <= set(VERBS)
 
 
 @pytest.mark.parametrize(
