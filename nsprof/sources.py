@@ -15,7 +15,7 @@ from nsprof.collect.ledger_lines import add_lines
 from nsprof.collect.perf_fallback import PerfRecorder
 from nsprof.collect.sampler import Sampler, SamplerConfig, add_batch
 from nsprof.collect.sampler_batch import lost_share_by_cpu
-from nsprof.collect.symbols import KernelSymbols
+from nsprof.collect.symbols import KALLSYMS, KernelSymbols
 from nsprof.errors import PreflightError, ProbeError
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Device, Losses, Namespace
@@ -41,11 +41,31 @@ def open_source(config: SamplerConfig) -> BpfSource | PerfSource:
         return PerfSource(config, error.message)
     try:
         sampler.calibrate()
-        KernelSymbols()  # hidden symbols are found out before the recording, not after it
+        symbols = _Symbols()
+        symbols.now()  # hidden symbols are found out before the recording, not after it
     except BaseException:
         sampler.close()
         raise
-    return BpfSource(sampler)
+    return BpfSource(sampler, symbols)
+
+
+class _Symbols:
+    """The kernel's symbols as they are now; taken apart again (0.4 s) only where the text (30 ms) has changed."""
+
+    def __init__(self) -> None:
+        self._text = b""
+        self._parsed: KernelSymbols | None = None
+
+    def now(self) -> KernelSymbols:
+        """Raises PreflightError when they are hidden or cannot be read."""
+        try:
+            # Modules, BPF programs and trampolines that came or went change it.
+            text = KALLSYMS.read_bytes()
+        except OSError:
+            text = b""
+        if self._parsed is None or not text or text != self._text:
+            self._parsed, self._text = KernelSymbols(), text
+        return self._parsed
 
 
 class BpfSource:
@@ -53,8 +73,9 @@ class BpfSource:
 
     fallback = ""
 
-    def __init__(self, sampler: Sampler) -> None:
+    def __init__(self, sampler: Sampler, symbols: _Symbols) -> None:
         self._sampler = sampler
+        self._symbols = symbols
         self.lost_by_cpu: dict[int, float] = {}
         self.probes_on: tuple[str, ...] = ("hop",) if sampler.config.hop else ()
 
@@ -84,7 +105,7 @@ class BpfSource:
             builder,
             batch,
             run,
-            symbols=KernelSymbols(),
+            symbols=self._symbols.now(),
             namespace_of=names.namespace,
             device_of=names.device,
             busy_s=busy_s,

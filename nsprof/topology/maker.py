@@ -61,7 +61,16 @@ class Maker:
         wire = self.names.wire
         self.own_device(wire)
         self.host.rtnl.send(
-            [nl.add_pair(wire, ETH, self.remote.fd, mtu=self.spec.mtu, macs=(Macs.wire, Macs.remote))]
+            [
+                nl.add_pair(
+                    wire,
+                    ETH,
+                    self.remote.fd,
+                    mtu=self.spec.mtu,
+                    macs=(Macs.wire, Macs.remote),
+                    indexes=_WIRE_INDEXES if self.spec.host_netns == "own" else (0, 0),
+                )
+            ]
         )
         self.quieten(wire)
         index = self.remote.rtnl.index(ETH)
@@ -267,3 +276,6 @@ _QUIET_V6 = (
     ("mldv2_unsolicited_report_interval", "1"),
 )
 LAST_METRIC = 1 << 30
+#: Two ends of a pair with one number make the kernel wait up to a second before it tells that the link is up
+#: (net/core/link_watch.c: such a device looks as if nothing stood below it, so its events are not urgent).
+_WIRE_INDEXES = (100, 101)

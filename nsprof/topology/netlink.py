@@ -149,15 +149,19 @@ def add_pair(
     mtu: int = 0,
     master: int = -1,
     macs: tuple[str, str] = ("", ""),
+    indexes: tuple[int, int] = (0, 0),
 ) -> Op:
-    """Make a veth or netkit pair whose peer is born in another namespace (it never passes through this one)."""
-    far = {"attrs": _link_attrs(name=peer, netns_fd=peer_netns_fd, mtu=mtu, mac=macs[1])}
+    """Make a veth or netkit pair whose peer is born in another namespace (it never passes through this one).
+
+    `indexes` are the two ifindexes wished for (0: the kernel's choice).
+    """
+    far = {"index": indexes[1], "attrs": _link_attrs(name=peer, netns_fd=peer_netns_fd, mtu=mtu, mac=macs[1])}
     attribute = "VETH_INFO_PEER" if kind == "veth" else "IFLA_NETKIT_PEER_INFO"
     attrs = _link_attrs(name=name, mtu=mtu, master=master, mac=macs[0])
     attrs.append(
         ["IFLA_LINKINFO", {"attrs": [["IFLA_INFO_KIND", kind], ["IFLA_INFO_DATA", {"attrs": [[attribute, far]]}]]}]
     )
-    raw = _encode(ifinfmsg(), RTM_NEWLINK, _ACK | _CREATE_EXCL, attrs=attrs)
+    raw = _encode(ifinfmsg(), RTM_NEWLINK, _ACK | _CREATE_EXCL, index=indexes[0], attrs=attrs)
     return Op(f"making {kind} pair {name}", raw, kind=kind)
 
 
