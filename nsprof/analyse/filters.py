@@ -65,7 +65,7 @@ def other_load(profile: Profile) -> NDArray[np.bool_]:
     if not roles.any():
         return np.zeros(len(samples), bool)
     own = np.isin(samples.context, (Context.TASK, Context.USER)) & np.isin(
-        samples.hop_dir, (Direction.UNKNOWN, Direction.TASK)
+        samples.hop_dir, (Direction.UNKNOWN, Direction.TASK, Direction.PROBE)
     )
     foreign: NDArray[np.bool_] = own & (samples.task_ns != 0) & ~roles[samples.task_ns]
     made = np.array([False, *(n.made for n in profile.namespaces)])

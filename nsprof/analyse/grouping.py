@@ -71,13 +71,29 @@ def _device_key(profile: Profile, index: int) -> str:
     return f"{_space_key(profile, entry.namespace)}/{'' if made else entry.ifindex}/{entry.name}"
 
 
+#: What has no hop and yet is not unknown, by its name as a group.
+_NO_HOP = {Direction.BETWEEN: "(between packets)", Direction.PROBE: "(probes)"}
+
+
+def _no_hop(chosen: View, groups: NDArray[Any], first: int) -> NDArray[Any]:
+    """`groups` with the samples that are no packet's work put into groups of their own, numbered from `first`."""
+    direction = chosen.column("hop_dir")
+    for number, way in enumerate(_NO_HOP):
+        groups = np.where(direction == int(way), first + number, groups)
+    return groups
+
+
 def _by_netns(chosen: View) -> Groups:
     profile = chosen.profile
+    extra = len(profile.namespaces) + 1
+    labels = list(_NO_HOP.values())
 
     def name(index: int) -> tuple[str, str]:
+        if index >= extra:
+            return labels[index - extra], labels[index - extra]
         return _space_key(profile, index), profile.namespace_label(index)
 
-    return _named(effective_namespace(profile, chosen.row), name)
+    return _named(_no_hop(chosen, effective_namespace(profile, chosen.row), extra), name)
 
 
 def _by_device(chosen: View) -> Groups:
@@ -88,15 +104,18 @@ def _by_device(chosen: View) -> Groups:
         (chosen.column("hop_dir") == int(Direction.TASK)) | (chosen.column("context") == int(Context.USER))
     )
     none = len(profile.devices) + 1
+    labels = list(_NO_HOP.values())
 
     def name(index: int) -> tuple[str, str]:
+        if index > none:
+            return labels[index - none - 1], labels[index - none - 1]
         if index == none:
             return "no packet", "(no packet)"
         if not index:
             return "unknown", "unknown"
         return _device_key(profile, index), device_label(profile, index)
 
-    return _named(np.where(at_home, none, device), name)
+    return _named(_no_hop(chosen, np.where(at_home, none, device), none + 1), name)
 
 
 def _by_hop(chosen: View) -> Groups:
@@ -108,6 +127,8 @@ def _by_hop(chosen: View) -> Groups:
     def name(code: int) -> tuple[str, str]:
         code, way = divmod(code, len(Direction))
         ns, dev = divmod(code, width)
+        if Direction(way) in _NO_HOP:
+            return (_NO_HOP[Direction(way)],) * 2
         where = Direction(way).name.lower()
         space_label = profile.namespace_label(ns)
         if dev:

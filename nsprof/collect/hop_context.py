@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from nsprof.kernelnames import HARDIRQ_ENTRY, SOFTIRQ_ENTRY, fold_suffixes
 from nsprof.model.profile import Context, Direction
 
-__all__ = ["HOP_COLUMNS", "Place", "hop_columns", "place_of"]
+__all__ = ["HOP_COLUMNS", "STANDING", "Place", "hop_columns", "standing"]
 
 #: Inside these the CPU transmits to the device of the innermost `hop_tx`.
 _TRANSMIT = frozenset({"dev_hard_start_xmit"})
@@ -44,6 +44,29 @@ _PROBING = (
     *("kprobe_", "kretprobe_", "optimized_callback", "opt_pre_handler", "asm_exc_int3", "ftrace_trampoline"),
     *("arch_ftrace_ops_list_func", "ftrace_ops_"),
 )
+#: Frames that have a packet in hand of which the probes have not been told yet, or may not have been.
+_IN_HAND = frozenset(
+    {
+        "__netif_receive_skb",
+        "netif_receive_skb",
+        "netif_receive_skb_internal",
+        "netif_receive_skb_list_internal",
+        "netif_receive_skb_list",
+        "netif_receive_generic_xdp",
+        "do_xdp_generic",
+        "__dev_queue_xmit",
+        "dev_hard_start_xmit",
+        "sch_direct_xmit",
+        "napi_gro_complete",
+        "napi_gro_flush",
+        "gro_flush",
+        "gro_complete",
+        "napi_skb_finish",
+        "gro_skb_finish",
+    }
+)
+#: The loop that fetches packets: below it and outside of them nobody's packet is in hand.
+_LOOP = frozenset({"net_rx_action", "napi_threaded_poll", "napi_threaded_poll_loop"})
 #: Handlers that take a packet from one device to another within one reception.
 _MOVING = frozenset({"macvlan_handle_frame", "ipvlan_handle_frame", "bond_handle_frame", "team_handle_frame"})
 
@@ -53,7 +76,9 @@ class Place(IntEnum):
 
     TRANSMIT, RECEIVE, FORWARD: inside one, of which the probes know the device; MOVING: in a handler that takes a
     received packet to another device. TASK: outside a packet in a system call, user mode or a kernel thread: the
-    task's own namespace. NOBODY: in softirq before or between packets, or in an interrupt.
+    task's own namespace. BETWEEN: in the loop that fetches packets, or in a driver's poll before it hands one over.
+    PROBING: a probe at work. NOBODY: none of these (a packet of which the probes are not told yet, another softirq,
+    an interrupt).
     """
 
     NOBODY = 0
@@ -62,29 +87,52 @@ class Place(IntEnum):
     RECEIVE = 3
     FORWARD = 4
     MOVING = 5
+    BETWEEN = 6
+    PROBING = 7
 
 
-def place_of(frames: Sequence[str], context: Context) -> Place:
-    """Where the CPU was, from kernel frames leaf first and the context made of them."""
+#: What standing() says of each sample. `nesting`: transmissions that its stack is inside of.
+STANDING = np.dtype([("place", "u1"), ("nesting", "u1")])
+
+
+def standing(frames: Sequence[str], context: Context) -> tuple[Place, int]:
+    """Where the CPU was, from kernel frames leaf first and the context made of them: (place, nesting) of STANDING."""
     outside = Place.TASK if context in (Context.TASK, Context.USER) else Place.NOBODY
     if outside == Place.NOBODY and context != Context.SOFTIRQ:
-        return Place.NOBODY
+        return Place.NOBODY, 0
+    part = _own_part(frames)
+    if any(name.startswith(_PROBING) for name in part):
+        return Place.PROBING, 0  # perhaps the very one that is about to note the hop
+    nesting = sum(name in _TRANSMIT for name in part[1:])  # as the leaf it stands before or behind the device's work
     forward = moving = False
-    for number, name in enumerate(frames):
-        if name.startswith(_PROBING):
-            return Place.NOBODY  # a probe at work, perhaps the very one that is about to note the hop
+    for number, name in enumerate(part):
+        if name in _TRANSMIT and number:
+            return Place.TRANSMIT, nesting
+        if name in _RECEIVE or name in _GRO:
+            if number == 0:
+                return Place.NOBODY, 0  # as the leaf it may stand before the probe as well as behind it
+            return Place.MOVING if moving else Place.FORWARD if forward else Place.RECEIVE, 0
+        forward = forward or name in _FORWARD
+        moving = moving or name in _MOVING
+    if outside == Place.NOBODY and not _IN_HAND.intersection(part) and _in_loop(frames, part):
+        return Place.BETWEEN, 0
+    return outside, 0
+
+
+def _own_part(frames: Sequence[str]) -> list[str]:
+    """The frames leafward of the interrupt's entry, names folded: what lies behind it is somebody else's work."""
+    part = []
+    for name in frames:
         plain = fold_suffixes(name)
         if plain in SOFTIRQ_ENTRY or plain in HARDIRQ_ENTRY:
-            return outside
-        if plain in _TRANSMIT and number:  # as the leaf it stands before or behind the device's work
-            return Place.TRANSMIT
-        if plain in _RECEIVE or plain in _GRO:
-            if number == 0:
-                return Place.NOBODY  # as the leaf it may stand before the probe as well as behind it
-            return Place.MOVING if moving else Place.FORWARD if forward else Place.RECEIVE
-        forward = forward or plain in _FORWARD
-        moving = moving or plain in _MOVING
-    return outside
+            break
+        part.append(plain)
+    return part
+
+
+def _in_loop(frames: Sequence[str], part: Sequence[str]) -> bool:
+    entry = fold_suffixes(frames[len(part)]) if len(part) < len(frames) else ""
+    return entry in _LOOP or not _LOOP.isdisjoint(part)
 
 
 HOP_COLUMNS = np.dtype(
@@ -94,13 +142,18 @@ _PLAIN, _MOVED, _LOST, _NAMED = 1, 2, 3, 5  # enum hop_rx_state, probes/include/
 _TX_NAMED = 0x80  # in tx_depth, probes/include/sample.h
 
 
-def hop_columns(keys: NDArray[Any], where: NDArray[np.uint8]) -> NDArray[Any]:
-    """The hop of each sample (HOP_COLUMNS) from its raw key and its Place; all zero where it is unknown.
+def hop_columns(keys: NDArray[Any], standings: NDArray[Any]) -> NDArray[Any]:
+    """The hop of each sample (HOP_COLUMNS) from its raw key and its STANDING; all zero where it is unknown.
 
     Where the probes know no more than a device's name, `name` is that and the identity is zero.
+
+    The probes' innermost transmission is the sample's only if as many are noted as the stack is inside of: one that
+    has just returned may look alive, since other functions run where its frames were.
     """
     hop = np.zeros(len(keys), HOP_COLUMNS)
-    tx = (where == Place.TRANSMIT) & (keys["tx_depth"] > 0)
+    where = standings["place"]
+    depth = keys["tx_depth"] & ~np.uint8(_TX_NAMED)
+    tx = (where == Place.TRANSMIT) & (depth > 0) & (depth == standings["nesting"])
     held = (keys["rx_state"] == _PLAIN) | (keys["rx_state"] == _MOVED) | (keys["rx_state"] == _NAMED)
     rx = ((where == Place.RECEIVE) | (where == Place.FORWARD)) & held
     rx |= (where == Place.MOVING) & (keys["rx_state"] == _PLAIN)
@@ -120,5 +173,7 @@ def hop_columns(keys: NDArray[Any], where: NDArray[np.uint8]) -> NDArray[Any]:
     hop["direction"][tx] = Direction.TX
     hop["direction"][rx] = np.where(where[rx] == Place.FORWARD, Direction.FORWARD, Direction.RX)
     hop["direction"][task] = Direction.TASK
-    hop["depth"][tx] = keys["tx_depth"][tx] & ~np.uint8(_TX_NAMED)
+    hop["direction"][where == Place.BETWEEN] = Direction.BETWEEN
+    hop["direction"][where == Place.PROBING] = Direction.PROBE
+    hop["depth"][tx] = depth[tx]
     return hop

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nsprof.collect.hop_context import hop_columns, place_of
+from nsprof.collect.hop_context import STANDING, hop_columns, standing
 from nsprof.collect.symbols import KernelSymbols
 from nsprof.kernelnames import context_of
 from nsprof.model.builder import ProfileBuilder
@@ -191,7 +191,7 @@ class _Resolver:
         self._frames: dict[int, int] = {}
         self._users: dict[tuple[int, int], list[int]] = {}
 
-    def columns(self) -> tuple[NDArray[np.uint32], NDArray[np.uint8], NDArray[np.bool_], NDArray[np.uint8]]:
+    def columns(self) -> tuple[NDArray[np.uint32], NDArray[np.uint8], NDArray[np.bool_], NDArray[Any]]:
         keys = self.batch.keys
         wanted = ("kernel_stack", "user_stack", "tgid", "user_mode", "stack_state")
         has_user = bool(keys["user_stack"].any())
@@ -208,10 +208,10 @@ class _Resolver:
         stack = np.array([r[0] for r in rows], "u4")[inverse]
         context = np.array([r[1] for r in rows], "u1")[inverse]
         skid = np.array([r[2] for r in rows], bool)[inverse] & timer
-        where = np.array([r[3] for r in rows], "u1")[inverse]
+        where = np.array([r[3] for r in rows], STANDING)[inverse]
         return stack, context, skid, where
 
-    def _row(self, row: list[int]) -> tuple[int, Context, bool, int]:
+    def _row(self, row: list[int]) -> tuple[int, Context, bool, tuple[int, int]]:
         kernel, user, tgid, user_mode, _, swapper = row
         frames, names, skid = self._kernel_part(kernel)
         lost = not user_mode and not frames
@@ -224,7 +224,7 @@ class _Resolver:
         elif user_mode:
             stack.append(self.builder.frame(_USER, kind=FrameKind.USER))
         context = Context.UNKNOWN if lost else context_of(names, has_user=bool(user_mode), swapper=bool(swapper))
-        return self.builder.stack(stack), context, skid, place_of(names, context)
+        return self.builder.stack(stack), context, skid, standing(names, context)
 
     def _kernel_part(self, key: int) -> tuple[list[int], list[str], bool]:
         done = self._kernel.get(key)

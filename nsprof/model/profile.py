@@ -64,13 +64,20 @@ class Lateness(IntEnum):
 
 
 class Direction(IntEnum):
-    """What the CPU was doing with the packet of the sample's hop. TASK: no packet, the task's own namespace."""
+    """What the CPU was doing with the packet of the sample's hop.
+
+    TASK: no packet, the task's own namespace. BETWEEN: in the softirq loop or a driver's poll, no packet in hand.
+    PROBE: in one of nsprof's own (or another tracer's) probes. UNKNOWN: a packet whose hop is not known, or no hop
+    probes.
+    """
 
     UNKNOWN = 0
     RX = 1
     TX = 2
     TASK = 3
     FORWARD = 4
+    BETWEEN = 5
+    PROBE = 6
 
 
 class FrameKind(IntEnum):

@@ -18,6 +18,7 @@ from nsprof.errors import ProfileFormatError
 from nsprof.model.profile import (
     Counter,
     Device,
+    Direction,
     Event,
     Frames,
     LedgerLine,
@@ -316,7 +317,7 @@ def _samples(reader: _Reader, events: int, tasks: int, limits: tuple[int, int, i
         "task_ns": spaces,
         "hop_ns": spaces,
         "hop_dev": devices,
-        "hop_dir": 5,
+        "hop_dir": len(Direction),
         "context": 8,
         "lateness": 3,
         "stack": stacks,

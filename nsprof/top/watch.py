@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from nsprof.collect import cputime
 from nsprof.collect.cputime import CpuTimes
-from nsprof.collect.hop_context import hop_columns, place_of
+from nsprof.collect.hop_context import STANDING, hop_columns, standing
 from nsprof.collect.sampler import RawBatch, Sampler, SamplerConfig
 from nsprof.collect.sampler_batch import Window, after_interrupt_enable, kernel_names, losses
 from nsprof.collect.symbols import KernelSymbols
@@ -96,7 +96,7 @@ class Watch:
         self.stacks: dict[int, Any] = {}
         self.moments: deque[Moment] = deque()
         self._classes: dict[tuple[int, int, bool], int] = {}
-        self._class_rows: list[tuple[int, int, bool, str]] = []
+        self._class_rows: list[tuple[int, tuple[int, int], bool, str]] = []
         self._number = 0
 
     def begin(self) -> None:
@@ -186,9 +186,9 @@ class Watch:
             return cells
         number = self._class_of(keys)
         rows = self._class_rows
-        place = np.array([r[1] for r in rows], "u1")[number]
+        standings = np.array([r[1] for r in rows], STANDING)[number]
         skid = np.array([r[2] for r in rows], bool)[number]
-        hop = hop_columns(keys, place)
+        hop = hop_columns(keys, standings)
         late = (skid | (keys["lateness"] == 1)).astype("u8")
         table = np.stack(
             [hop["inode"].astype("u8"), hop["cookie"], hop["ifindex"].astype("u8"), number.astype("u8"), late], axis=1
@@ -221,17 +221,17 @@ class Watch:
             numbers.append(found)
         return np.array(numbers, "i8")[inverse.reshape(-1)]
 
-    def _classify(self, stack: int, user_mode: int, swapper: bool) -> tuple[int, int, bool, str]:
-        """(context, place, skid, function) of a stack."""
+    def _classify(self, stack: int, user_mode: int, swapper: bool) -> tuple[int, tuple[int, int], bool, str]:
+        """(context, standing, skid, function) of a stack."""
         record = self.stacks.get(stack) if stack else None
         if record is None:
             context = Context.USER if user_mode else Context.UNKNOWN
-            return context, place_of((), context), False, "[user]" if user_mode else "[no stack]"
+            return context, standing((), context), False, "[user]" if user_mode else "[no stack]"
         names = kernel_names(self.symbols, record)
         context = context_of(names, has_user=bool(user_mode), swapper=swapper)
         return (
             context,
-            place_of(names, context),
+            standing(names, context),
             after_interrupt_enable(record["code"].tobytes()),
             names[0] or "[unknown]",
         )

@@ -29,6 +29,7 @@ PROBING = (
     *("__bpf_prog_enter", "__bpf_prog_exit"),
     *("trace_call_bpf", "kprobe_", "optimized_callback", "opt_pre_handler", "ftrace_"),
 )
+RECEIVE_CORE = ("__netif_receive_skb", "netif_receive_skb")
 V4 = ("ip_", "udp_", "__udp4", "udp4_", "icmp_", "arp_", "fib_", "__ip_")
 V6 = ("ip6_", "ipv6_", "udpv6", "__udp6", "udp6_", "fib6", "icmpv6")
 
@@ -249,6 +250,8 @@ def seen_rows(profile: Profile, devices: dict[tuple[int, int], str]) -> list[See
 def segment(frames: Sequence[str]) -> list[str] | None:
     """The frames of the packet work in softirq, leaf first; None outside NET_RX/NET_TX."""
     for number, name in enumerate(frames):
+        if name.startswith("napi_threaded_poll"):
+            return list(frames[:number])
         if name in SOFTIRQ:
             part = list(frames[:number])
             return part if "net_rx_action" in part or "net_tx_action" in part else None
@@ -256,17 +259,24 @@ def segment(frames: Sequence[str]) -> list[str] | None:
 
 
 def phase(part: Sequence[str]) -> str:
-    """What the frames say: "tx", "gro", "bridge", "v4", "v6", or "" where they say nothing of whose packet it is."""
+    """What the frames say: "tx", "bridge", "v4", "v6", in GRO "gro4" and "gro6"; "" where they do not say whose.
+
+    GRO hands on packets of earlier polls: what runs below the receive core is judged by what lies below it alone.
+    """
 
     def within(prefixes: Sequence[str]) -> bool:
         return any(f.startswith(tuple(prefixes)) for f in part)
 
     if any(f.startswith(PROBING) for f in part):
         return ""
+    core = next((i for i, f in enumerate(part) if f.startswith(RECEIVE_CORE)), None)
+    in_gro = any("gro_" in f and "receive" in f for f in part[1:])
+    if core is not None:
+        part = part[:core]
+    elif in_gro:
+        return "gro6" if within((*V6, "ipv6_")) else "gro4" if within((*V4, "inet_gro")) else ""
     if "dev_hard_start_xmit" in part[1:]:
         return "tx"
-    if any("gro_" in f and "receive" in f for f in part[1:]):
-        return "gro"
     if within(("br_",)):
         return "bridge"
     if within(V6):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nsprof.collect.hop_context import Place, hop_columns, place_of
+from nsprof.collect.hop_context import STANDING, Place, hop_columns, standing
 from nsprof.collect.sampler_batch import RawBatch, Window, add_batch, after_interrupt_enable, losses
 from nsprof.collect.sampler_maps import SAMPLE_KEY, SAMPLE_VALUE, STACK, TALLY
 from nsprof.collect.symbols import KernelSymbols
@@ -227,7 +227,7 @@ SOFT = ("handle_softirqs", "do_softirq", "__dev_queue_xmit")
         (("macvlan_handle_frame", "__netif_receive_skb_core.constprop.0", *SOFT), Context.SOFTIRQ, Place.MOVING),
         (("__netif_receive_skb_core.constprop.0", "process_backlog", *SOFT), Context.SOFTIRQ, Place.NOBODY),
         (("process_backlog", "__napi_poll", *SOFT), Context.SOFTIRQ, Place.NOBODY),
-        (("bpf_trace_run2", "dev_hard_start_xmit"), Context.TASK, Place.NOBODY),
+        (("bpf_trace_run2", "dev_hard_start_xmit"), Context.TASK, Place.PROBING),
         # The task below the softirq transmits; the softirq itself does not.
         (("process_backlog", "handle_softirqs", "veth_xmit", "dev_hard_start_xmit"), Context.SOFTIRQ, Place.NOBODY),
         (("tun_get_user", "vfs_write"), Context.TASK, Place.TASK),
@@ -238,7 +238,7 @@ SOFT = ("handle_softirqs", "do_softirq", "__dev_queue_xmit")
     ],
 )
 def test_places(frames: tuple[str, ...], context: Context, place: Place) -> None:
-    assert place_of(frames, context) == place
+    assert standing(frames, context)[0] == place
 
 
 def test_a_hop_is_known_only_where_probe_and_stack_agree() -> None:
@@ -246,7 +246,8 @@ def test_a_hop_is_known_only_where_probe_and_stack_agree() -> None:
     keys["task_ns"], keys["tx_ns"], keys["rx_ns"] = 1, 2, 3
     keys["tx_depth"] = [1, 0, 0, 0, 0, 1]
     keys["rx_state"] = [1, 1, 3, 2, 0, 1]
-    where = np.array([Place.TRANSMIT, Place.RECEIVE, Place.RECEIVE, Place.FORWARD, Place.TRANSMIT, Place.TASK], "u1")
+    places = [Place.TRANSMIT, Place.RECEIVE, Place.RECEIVE, Place.FORWARD, Place.TRANSMIT, Place.TASK]
+    where = np.array([(p, int(p == Place.TRANSMIT)) for p in places], STANDING)
     hop = hop_columns(keys, where)
     assert hop["inode"].tolist() == [2, 3, 0, 3, 0, 1]
     assert [Direction(d) for d in hop["direction"]] == [
