@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from nsprof.kernelnames import HARDIRQ_ENTRY, SOFTIRQ_ENTRY
 from nsprof.model.profile import FrameKind
 
-__all__ = ["KERNEL_ENTRY", "kernel_dso", "to_utf8", "windows"]
+__all__ = ["KERNEL_ENTRY", "kernel_dso", "stretches", "to_utf8", "windows"]
 
 _WINDOW = 1 << 20
+_STRETCH = 32 << 20
 _MAX_PIECE = 64 << 20
 
 # fmt: off
@@ -68,24 +69,35 @@ def windows(buf: memoryview, separator: bytes) -> Iterator[bytes]:
 
     A stretch of 64 MiB without a separator is cut at the next line end: no input makes this hold more.
     """
+    for piece in _pieces(buf, separator, _WINDOW):
+        yield bytes(piece)
+
+
+def stretches(buf: memoryview, separator: bytes) -> Iterator[memoryview]:
+    """The same in larger pieces, which are not copied unless their line ends must be changed."""
+    return _pieces(buf, separator, _STRETCH)
+
+
+def _pieces(buf: memoryview, separator: bytes, window: int) -> Iterator[memoryview]:
     head = bytes(buf[:4])
     if head[:2] in (b"\xff\xfe", b"\xfe\xff") or head.startswith(b"\xef\xbb\xbf"):
         buf = memoryview(to_utf8(bytes(buf)))
     if b"\r\n" in bytes(buf[: 1 << 16]):
-        for piece in _cuts(buf, b"\r\n" * len(separator)):
-            yield piece.replace(b"\r\n", b"\n")
+        for piece in _cuts(buf, b"\r\n" * len(separator), window):
+            yield memoryview(bytes(piece).replace(b"\r\n", b"\n"))
     else:
-        yield from _cuts(buf, separator)
+        yield from _cuts(buf, separator, window)
 
 
-def _cuts(buf: memoryview, separator: bytes) -> Iterator[bytes]:
-    """Pieces between separators, each copied once; the place to cut is looked for from the end of a window."""
+def _cuts(buf: memoryview, separator: bytes, window: int) -> Iterator[memoryview]:
+    """Pieces between separators; the place to cut is looked for from the end of a window."""
     at = 0
-    size = _WINDOW
+    size = window
     while at < len(buf):
         end = min(at + size, len(buf))
-        if end == len(buf) and size <= _WINDOW:
-            yield bytes(buf[at:end]).removesuffix(separator)
+        if end == len(buf) and size <= window:
+            whole = buf[at:end]
+            yield whole[: -len(separator)] if bytes(whole[-len(separator) :]) == separator else whole
             return
         cut = _last(buf, separator, at, end)
         if cut < 0 and end < len(buf) and size < _MAX_PIECE:
@@ -96,9 +108,9 @@ def _cuts(buf: memoryview, separator: bytes) -> Iterator[bytes]:
             cut, skip = (end, 0) if cut < 0 else (cut, 1)
         else:
             skip = len(separator)
-        yield bytes(buf[at:cut])
+        yield buf[at:cut]
         at = cut + skip
-        size = _WINDOW
+        size = window
 
 
 def _last(buf: memoryview, separator: bytes, start: int, end: int) -> int:

@@ -1,0 +1,143 @@
+"""Text as columns: where lines, words and numbers stand, found by numpy; equal pieces made one by Arrow.
+
+A piece is text[start:end]; no Python object is made for one, only for the distinct ones that a caller asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+__all__ = ["HEX", "Pieces", "digits_after", "distinct", "distinct_pairs", "lines_of", "newlines", "plus_0x", "positions"]
+
+_CHUNK = 1 << 18  # a mask of this many bytes stays in the processor's cache
+
+#: value of a hexadecimal digit, 16 for a blank, 255 for any other byte
+HEX = np.full(256, 255, "u1")
+HEX[np.frombuffer(b"0123456789", "u1")] = np.arange(10)
+HEX[np.frombuffer(b"abcdef", "u1")] = np.arange(10, 16)
+HEX[32] = 16
+
+
+@dataclass(slots=True)
+class Pieces:
+    """Pieces standing one behind the other: piece i is data[offsets[i]:offsets[i+1]]."""
+
+    data: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int) -> bytes:
+        return self.data[self.offsets[index] : self.offsets[index + 1]].tobytes()
+
+    def tolist(self) -> list[bytes]:
+        """All of them as bytes."""
+        whole = self.data.tobytes()
+        at = self.offsets.tolist()
+        return [whole[a:b] for a, b in zip(at, at[1:], strict=False)]
+
+
+def positions(text: NDArray[np.uint8], byte: int) -> NDArray[np.int64]:
+    """Where a byte stands."""
+    return _where(text, lambda part: part == byte)
+
+
+def _where(text: NDArray[np.uint8], mask: Callable[[NDArray[np.uint8]], NDArray[np.bool_]]) -> NDArray[np.int64]:
+    found: list[NDArray[np.int64]] = []
+    for at in range(0, len(text), _CHUNK):
+        part = np.flatnonzero(mask(text[at : at + _CHUNK]))
+        part += at
+        found.append(part)
+    return np.concatenate(found) if found else np.zeros(0, "i8")
+
+
+def plus_0x(text: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Where `+0x` stands."""
+    at = positions(text, 43)
+    at = at[at < len(text) - 2]
+    return at[(text[at + 1] == 48) & (text[at + 2] == 120)]
+
+
+def newlines(text: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Where lines end; a last line without an end ends where the text does."""
+    found = positions(text, 10)
+    if len(text) and text[-1] != 10:
+        found = np.append(found, len(text))
+    return found
+
+
+def distinct(
+    text: NDArray[np.uint8], start: NDArray[np.int64], end: NDArray[np.int64]
+) -> tuple[NDArray[np.int32], Pieces]:
+    """(which of the distinct pieces each one is, those pieces in order of first appearance).
+
+    The pieces must stand in order and apart in a text of less than 2 GiB.
+    """
+    number = len(start)
+    if not number:
+        return np.zeros(0, "i4"), Pieces(np.zeros(0, "u1"), np.zeros(1, "i8"))
+    offsets = np.empty(2 * number + 1, "i4")
+    offsets[0:-1:2] = start
+    offsets[1::2] = end
+    offsets[-1] = end[-1]
+    # What lies between the pieces is there as nulls, which are not looked at.
+    valid = np.packbits(np.tile(np.array([True, False]), number), bitorder="little")
+    array = pa.BinaryArray.from_buffers(
+        pa.binary(), 2 * number, [pa.py_buffer(valid), pa.py_buffer(offsets), pa.py_buffer(text)]
+    )
+    coded = array.dictionary_encode()
+    codes = np.frombuffer(coded.indices.buffers()[1], "i4", count=2 * number)[0::2]
+    return codes, _pieces(coded.dictionary)
+
+
+def _pieces(array: pa.BinaryArray) -> Pieces:
+    _, offsets, data = array.buffers()
+    at = np.frombuffer(offsets, "i4", count=len(array) + 1, offset=4 * array.offset).astype("i8")
+    return Pieces(np.frombuffer(data, "u1") if data is not None and len(data) else np.zeros(0, "u1"), at)
+
+
+def lines_of(pieces: Pieces) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """(start, end, first): the lines inside pieces; line first[i] is piece i's first one. An empty piece has none."""
+    length = int(pieces.offsets[-1])
+    inner = positions(pieces.data[:length], 10)
+    full = np.diff(pieces.offsets) > 0
+    start = np.concatenate([inner + 1, pieces.offsets[:-1][full]])
+    start.sort()
+    end = np.concatenate([inner, pieces.offsets[1:][full]])
+    end.sort()
+    return start, end, np.searchsorted(start, pieces.offsets)
+
+
+def distinct_pairs(
+    left: NDArray[np.int32], right: NDArray[np.int32]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(row of the first appearance of each distinct pair, which of the pairs each row is)."""
+    if not len(left):
+        return np.zeros(0, "i8"), np.zeros(0, "i8")
+    code = left.astype("i8") * (int(right.max()) + 1) + right
+    order = np.argsort(code, kind="stable")
+    new = np.ones(len(code), bool)
+    new[1:] = np.diff(code[order]) != 0
+    which = np.empty(len(code), "i8")
+    which[order] = np.cumsum(new) - 1
+    return order[new], which
+
+
+def digits_after(text: NDArray[np.uint8], at: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
+    """Where the run of at most `limit` hexadecimal digits that begins at each position ends."""
+    at = at.copy()
+    active = np.arange(len(at))
+    top = len(text) - 1
+    for _ in range(limit):
+        active = active[HEX[text[np.minimum(at[active], top)]] < 16]
+        active = active[at[active] <= top]
+        if not len(active):
+            break
+        at[active] += 1
+    return at
