@@ -283,7 +283,12 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault("vxlan", ("tunnel",), TopologySpec("vxlan"), UDP_RR, clean_spec=_BRIDGE),
     Fault(
-        "hop-bridge", ("extra-hop-bridge", "extra-hop-veth"), _BRIDGE, UDP_RR, clean_spec=_V4, prepare=argvs("client")
+        "hop-bridge",
+        ("extra-hop-bridge", "extra-hop-veth"),
+        _BRIDGE,
+        UDP_RR,
+        clean_spec=_V4,
+        prepare=sysctl("host", "bridge/bridge-nf-call-iptables", "0"),  # on by default where the kernel has it
     ),
     Fault("hop-route", ("extra-hop-routing", "extra-hop-veth"), _ROUTE, UDP_RR, clean_spec=_V4),
     Fault("hop-macvlan", ("extra-hop-device",), TopologySpec("macvlan"), UDP_RR, clean_spec=_V4),
@@ -342,6 +347,7 @@ FAULTS: tuple[Fault, ...] = (
         TopologySpec("veth-nat"),
         UDP_RR,
         clean_spec=_V4,
+        prepare=sysctl("host", "bridge/bridge-nf-call-iptables", "0"),
     ),
 )
 

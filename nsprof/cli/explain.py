@@ -90,7 +90,8 @@ def command(
             result = causes.explain_function(base, new, function, **names, **common)
             kind, parts = "explain-function", render.function_parts(result)
         else:
-            result = causes.explain(base, new, **names, **common)
+            files = (baseline if baseline and base is not new else "", profile or "")
+            result = causes.explain(base, new, **names, **common, files=files)
             kind, parts = "explain", render.explain_parts(result)
             status = 3 if result.answer == "not enough data" else 0
     if form == "json":

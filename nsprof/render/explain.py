@@ -56,6 +56,8 @@ def _size(finding: Finding, explanation: Explanation) -> str:
         return "costs no CPU time"
     measure = explanation.measure
     text = amount(finding.delta, measure) + _bounds(finding.interval, measure, finding.delta)
+    if finding.interval is not None and finding.interval.low <= 0:
+        text += " (that it happens is shown, what it costs is not)"
     if math.isnan(finding.share):
         return text
     around = finding.share_interval
@@ -116,21 +118,30 @@ def _finding_parts(number: int, finding: Finding, e: Explanation) -> list[Part]:
 def _tail(e: Explanation) -> list[Part]:
     not_cpu = [f for f in e.findings if f.not_cpu]
     rest = "unknown" if math.isnan(e.not_explained_share) else percent(e.not_explained_share, digits=0)
-    said = "yes" if e.answer == "not cpu" else "in part" if not_cpu else "no"
-    if e.answer in ("not enough data", "no difference"):
-        said = "unknown"
     lines = [
         "",
         f"not explained: {rest}, {amount(e.not_explained, e.measure)}"
-        f"{_bounds(e.not_explained_interval, e.measure, e.not_explained)}        not a CPU problem: {said}",
+        f"{_bounds(e.not_explained_interval, e.measure, e.not_explained)}",
+        f"CPU-bound: {_bound(e, not_cpu)}",
     ]
     if e.unexplained_functions:
         lines.append(
             "  mostly in: " + ", ".join(f"{name} ({cost(v, sign=True)})" for name, v in e.unexplained_functions)
         )
     lines += [f"  {r}" for r in e.reasons]
+    lines += [f"note: {n}" for n in e.notes if "other load" in n]
     lines += [f"next: {n}" for n in e.next]
     return [Lines(tuple(lines))]
+
+
+def _bound(e: Explanation, not_cpu: Sequence[Finding]) -> str:
+    """Whether CPU time is the trouble, or loss, shaping, full buffers, waiting."""
+    if e.answer in ("not enough data", "no difference"):
+        return "unknown"
+    causes = ", ".join(f.title for f in not_cpu[:2])
+    if e.answer == "not cpu":
+        return f"no, not a CPU problem in the first place ({causes})"
+    return f"in part, besides: {causes}" if not_cpu else "yes (no sign of loss, shaping, full buffers or waiting)"
 
 
 def hang(parts: Sequence[Part], width: int) -> list[Part]:

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nsprof.analyse.causes.others import own_known
 from nsprof.analyse.comparing import Sides
-from nsprof.analyse.selection import View
+from nsprof.analyse.selection import View, amount
 from nsprof.model.profile import Profile, Run
 
 __all__ = ["Case", "Moved", "Side"]
@@ -78,7 +79,7 @@ class Side:
         passes = {line.run for line in lines}
         passes |= {i for name in {self.scenario, plain} for i in self.profile.ledger_runs_of(name)}
         runs = [i for i in passes if self.profile.runs[i].scenario in (self.scenario, plain)]
-        units = sum(_units(self.profile.runs[i], per if per != "second" else "") for i in runs)
+        units = sum(_units(self.profile.runs[i], per) for i in runs)
         if not runs or units <= 0:
             return None
         return sum(line.calls for line in lines if line.run in runs and line.what == what) / units
@@ -137,13 +138,15 @@ class Case:
 
 
 def side_of(view: View, per: str) -> Side:
-    """Collect one side's counters and settings."""
+    """Collect one side's counters and settings: those of the scenario's own namespaces, where the profile tells."""
     profile, position = view.profile, {run: i for i, run in enumerate(view.runs)}
     units = np.array([_units(profile.runs[i], per) for i in view.runs])
+    counted = bool((units > 0).all())
+    own = own_known(view)
     made: dict[tuple[str, str], dict[str, _Array]] = {}
-    for row in profile.counters:
+    for row in profile.counters if counted else ():
         at = position.get(row.run)
-        if at is None:
+        if at is None or (own and row.namespace and not profile.namespaces[row.namespace - 1].role):
             continue
         label = profile.namespace_label(row.namespace) if row.namespace else ""
         place = f"{row.device} in {label}" if row.device else label or (f"CPU {row.cpu}" if row.cpu >= 0 else "")
@@ -158,13 +161,14 @@ def side_of(view: View, per: str) -> Side:
     host = host if isinstance(host, Mapping) else {}
     facts = described.get("namespaces") or host.get("namespaces") or {}
     facts = facts if isinstance(facts, Mapping) else {}
-    return Side(profile, view.title, view.runs, units, facts, described, host, table)
+    return Side(
+        profile, view.title, view.runs, units if counted else np.ones(len(units)), facts, described, host, table
+    )
 
 
 def _units(run: Run, per: str) -> float:
-    if per and per != "share":
-        return run.denominators.get(per, 0.0) or 1.0
-    return run.duration_s or 1.0
+    """What counters are divided by: units of the measure, else seconds; 0 where neither is known."""
+    return amount(run, per if per not in ("", "share") else "second")
 
 
 def case_of(sides: Sides) -> Case:

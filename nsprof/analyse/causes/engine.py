@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nsprof.analyse import categories
-from nsprof.analyse.causes import forbids, weigh
+from nsprof.analyse.causes import forbids, verify, weigh
 from nsprof.analyse.causes.case import Case, case_of
+from nsprof.analyse.causes.others import tasks_known, theirs
 from nsprof.analyse.causes.owners import Claims, claims_of, matching
 from nsprof.analyse.causes.registry import rules as all_rules
 from nsprof.analyse.causes.rule import Rule, Seen, Spread
@@ -23,7 +24,7 @@ from nsprof.analyse.comparing import Sides, two_sides
 from nsprof.analyse.selection import Filter
 from nsprof.analyse.stacks import function_table, leaf_functions, row_categories, totals_by_run
 from nsprof.model.profile import Profile
-from nsprof.model.results import DeltaRow, Evidence, Explanation, Finding, Suggestion
+from nsprof.model.results import DeltaRow, Evidence, Explanation, Finding, Interval
 from nsprof.units import format_quantity
 
 __all__ = ["explain"]
@@ -32,6 +33,8 @@ __all__ = ["explain"]
 _SLACK = 1.5
 #: How often the path runs varies by a tenth by itself (coalescing).
 _OFTEN = 1.25
+#: Other load is named from this share of the cost on.
+_OTHERS = 0.01
 
 _Array = NDArray[np.float64]
 
@@ -46,9 +49,11 @@ def explain(
     per: str | None = None,
     where: Filter | None = None,
     force: bool = False,
+    files: tuple[str, str] = ("", ""),
     rules: Sequence[Rule] | None = None,
 ) -> Explanation:
-    """Causes of what `new` costs more than `base`; scenarios, event, unit and filters as for `diff`.
+    """Causes of what `new` costs more than `base`; scenarios, event, unit and filters as for `diff`. `files` are the
+    paths of both profiles, for the commands that are suggested.
 
     Raises ComparisonError where the two have no event or unit in common, EvidenceError without samples.
     """
@@ -62,7 +67,7 @@ def explain(
         where=where,
         force=force,
     )
-    return _Engine(sides, all_rules() if rules is None else tuple(rules)).run()
+    return _Engine(sides, all_rules() if rules is None else tuple(rules), files).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +98,23 @@ class _Judged:
 
 
 class _Engine:
-    def __init__(self, sides: Sides, rules: tuple[Rule, ...]) -> None:
+    def __init__(self, sides: Sides, rules: tuple[Rule, ...], files: tuple[str, str]) -> None:
         self.sides, self.rules = sides, rules
         self.case: Case = case_of(sides)
+        self.verify = verify.command(self.case, files)
         self.exact = sides.measure.kind in ("modelled", "counted")
         _, maps = function_table([v.profile.frames for v in sides.views])
-        self.claims: Claims = claims_of(rules, sides, maps)
+        self.others = [theirs(v, t) for v, t in zip(sides.views, sides.tables, strict=True)]
+        self.own_known = any(tasks_known(v) for v in sides.views)
+        self.claims: Claims = claims_of(rules, sides, maps, self.others)
         self.totals = (sides.views[0].totals(), sides.views[1].totals())
         self.samples = (float(sides.views[0].count.sum()), float(sides.views[1].count.sum()))
         number = len(self.claims.groups)
         pairs = list(zip(sides.views, self.claims.key, strict=True))
         self.costs = [v.by_run(k, number) for v, k in pairs]
-        self.counts = [v.by_run(k, number, v.count).sum(axis=1) for v, k in pairs]
+        self.counts = [v.by_run(k, number, v.count) for v, k in pairs]
+        self.exposed = [np.bincount(v.run, weights=v.count, minlength=len(v.runs)).astype("f8") for v in sides.views]
+        self.notes: list[str] = []
         self.limits = forbids.limits_of(self.case, self.samples)
         self.heirs: dict[int, int] = {}
         self.inclusive = [
@@ -117,14 +127,16 @@ class _Engine:
         judged = [j for j in map(self._judge, range(len(self.rules))) if j is not None]
         accepted = self._settle(self._absorb(judged))
         shares = self._attribute(accepted)
+        self._note_others()
         findings = [self._finding(j, shares.get(j.number)) for j in accepted]
-        findings.sort(key=lambda f: (f.certainty != "found", -self._rank(f)))
+        findings.sort(key=lambda f: (f.certainty != "found", _hidden(f), -self._rank(f)))
         return self._answer(findings, shares)
 
-    def _inclusive(self, number: int) -> tuple[_Array, _Array, tuple[float, float]]:
+    def _inclusive(self, number: int) -> tuple[_Array, _Array, weigh.Counted]:
         there = np.array([number in g for g in self.claims.groups])
         base, new = (c[there].sum(axis=0) for c in self.costs)
-        return base, new, (float(self.counts[0][there].sum()), float(self.counts[1][there].sum()))
+        one, two = (c[there].sum(axis=0) for c in self.counts)
+        return base, new, weigh.Counted(one, two, self.exposed[0], self.exposed[1])
 
     def _signed(self, number: int) -> tuple[float, float]:
         """Samples with the rule's signature on their stack, on both sides."""
@@ -140,11 +152,15 @@ class _Engine:
         if any(c.must and s is None for c, s in looked):
             return None
         against = tuple(s for s in (c.look(self.case) for c in rule.contradictions if self._may(c.kind)) if s)
-        base, new, samples = self._inclusive(number)
-        weight = weigh.weigh(base, new, self.totals, samples, self.samples, exact=self.exact)
-        shown = not self.limits.functions and self._shown(rule, number, weight, bool(seen))
+        base, new, counted = self._inclusive(number)
+        weight = weigh.weigh(base, new, self.totals, counted, exact=self.exact, tested=self._tested())
+        own = [s for s in seen if s.own or not self.own_known]
+        shown = not self.limits.functions and self._shown(weight, bool(own))
         # How many skbs a unit takes depends on load and pacing too, so that a count alone is no evidence here.
         told = any(s.kind in ("host", "workload", "ledger") for s in seen)
+        if seen and not own and not shown:
+            self.notes += [f"other load? {s.text} on the whole machine ({rule.title})" for s in seen]
+            return None
         if rule.spread is not None and not shown and told and rule.owns:
             ratio = rule.spread.ratio(self.case)
             if ratio >= _OFTEN:
@@ -155,6 +171,8 @@ class _Engine:
             ok = bool(seen)
         elif rule.spread is not None and not rule.owns:
             ok = told
+        elif not shown and _established(rule, own):
+            ok = weight.delta > weigh.MIN_EFFECT * self.case.base_total
         else:
             ok = shown and (bool(seen) or self._exactly_new(number) or not (rule.needs_check or self.limits.alone))
         if not ok or (against and len({s.kind for s in seen}) < 2):
@@ -169,20 +187,27 @@ class _Engine:
     def _may(self, kind: str) -> bool:
         return not (self.limits.counters and kind in ("counters", "ledger"))
 
-    def _shown(self, rule: Rule, number: int, weight: weigh.Weight, supported: bool) -> bool:
-        if self.exact:
-            return weight.delta > weigh.MIN_EFFECT * self.case.base_total
-        factor = 1 if supported else max(1, self._tested())
-        if weight.delta > weigh.MIN_EFFECT * self.case.base_total and weight.p * factor < weigh.ALPHA:
-            return True
-        if supported and rule.signature:
-            first, second = self._signed(number)
-            return first == 0 and second >= weigh.FEW and weight.delta > 0
-        return False
+    def _shown(self, weight: weigh.Weight, supported: bool) -> bool:
+        """Whether the cost is shown to be higher. Where its code runs on one side only even a small cost is one, if
+        something else than functions speaks for it."""
+        if weight.delta <= weigh.MIN_EFFECT * self.case.base_total and not (supported and weight.only_new):
+            return False
+        return weight.shown if supported else weight.alone
 
     def _tested(self) -> int:
         """How many causes have any samples at all: that many chances to be wrong."""
-        return len({r for g, n in zip(self.claims.groups, sum(self.counts), strict=True) if n > 0 for r in g})
+        there = self.counts[0].sum(axis=1) + self.counts[1].sum(axis=1)
+        return len({r for g, n in zip(self.claims.groups, there, strict=True) if n > 0 for r in g})
+
+    def _note_others(self) -> None:
+        """Say how much of the cost is provably somebody else's (see `others`)."""
+        for v, rows, title in zip(self.sides.views, self.others, self.sides.titles, strict=True):
+            part = float(v.weight[rows].sum()) / float(v.weight.sum() or 1.0)
+            if part >= _OTHERS:
+                self.notes.append(
+                    f"other load: {part:.0%} of {title}'s cost are softirqs in system calls of tasks in other "
+                    "namespaces; no cause is drawn from them"
+                )
 
     # -- attribution
 
@@ -197,7 +222,7 @@ class _Engine:
                 for j in accepted
                 if not j.rule.not_cpu
                 and self._delta(shares.get(j.number)) < least
-                and not (len(j.kinds) > 1 and j.rule.signature and j.shown and self._delta(shares.get(j.number)) > 0)
+                and not (len(j.kinds) > 1 and j.shown and self._delta(shares.get(j.number)) > 0)
             ]
             if not weak:
                 return accepted
@@ -301,16 +326,29 @@ class _Engine:
             certainty=certainty,
             not_cpu=rule.not_cpu,
             delta=self._delta(cost),
-            interval=weigh.difference(*cost) if cost is not None else None,
+            interval=self._bounds(j, cost),
             share=share,
             share_interval=around,
             strength=j.strength,
             evidence=tuple(evidence),
             functions=self._functions(j.number, cost is not None),
-            suggestions=tuple(Suggestion(t.text, t.command, t.verify) for t in rule.tries),
+            suggestions=tuple(verify.suggestion(t, j.place, self.case, self.verify) for t in rule.tries),
             source=rule.source,
             threshold=rule.threshold,
         )
+
+    def _bounds(self, j: _Judged, cost: tuple[_Array, _Array] | None) -> Interval | None:
+        """Interval of what is attributed to a cause: Welch's over the runs. Where that includes 0, the one that
+        showed the cost, in the proportion of what is attributed to it."""
+        if cost is None or min(len(run) for run in cost) < 2:
+            return None  # nothing is known of how much runs differ
+        around, shown = weigh.difference(*cost), j.weight.interval
+        if self.exact or not j.shown or shown is None or (around is not None and around.low > 0):
+            return around
+        delta, whole = self._delta(cost), j.weight.delta
+        if delta <= 0 or whole <= 0:
+            return around
+        return Interval(shown.low * delta / whole, shown.high * delta / whole, shown.level)
 
     def _cost_text(self, j: _Judged) -> str:
         top = ", ".join(self._frames(j.number)[:4]) or "its functions"
@@ -377,7 +415,8 @@ class _Engine:
             warnings=self.sides.warnings,
             notes=tuple(
                 f"{t}: {n}" for v, t in zip(self.sides.views, self.sides.titles, strict=True) for n in v.notes
-            ),
+            )
+            + tuple(dict.fromkeys(self.notes)),
             tested=self._tested(),
         )
 
@@ -393,6 +432,18 @@ class _Engine:
         order = np.argsort(-total)[:6]
         least = weigh.MIN_EFFECT * self.case.base_total
         return tuple((f.name[i], float(total[i])) for i in order if total[i] > least)
+
+
+def _hidden(finding: Finding) -> bool:
+    """Whether noise hides what a cause of CPU time costs."""
+    return not finding.not_cpu and finding.interval is not None and finding.interval.low <= 0
+
+
+def _established(rule: Rule, own: Sequence[Seen]) -> bool:
+    """Whether a counter of the scenario's own says that it happens, and a setting why: then it does, though noise may
+    hide what it costs."""
+    kinds = {s.kind for s in own}
+    return bool(rule.owns) and bool(kinds & {"counters", "ledger"}) and len(kinds) > 1
 
 
 def _amount(value: float, measure: Any) -> str:

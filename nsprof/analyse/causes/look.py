@@ -1,35 +1,51 @@
 """The looks that causes are made of: counters that rise, settings that differ, ledger lines, how traffic was made.
 
 Every factory returns a `Check`. A setting counts only where it differs between the sides: what both sides have
-explains no difference.
+explains no difference. A namespace or device that base has not is compared with all that base has: what is everywhere
+alike (a default) is no difference either, only because one more namespace has it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from itertools import pairwise
 from typing import Any
+
+import numpy as np
+from scipy import stats
 
 from nsprof.analyse.causes.case import Case, Side
 from nsprof.analyse.causes.rule import Check, Seen
 
 __all__ = [
+    "PATH",
+    "RECEIVE",
+    "STREAM",
     "absent",
+    "busiest_sends",
     "busy_share",
+    "command_word",
     "datapath_more",
     "device_fact",
     "device_kinds",
+    "gained",
     "ledger_rises",
     "machine_differs",
     "more",
+    "moves",
+    "mtu_differs",
     "no_device",
+    "no_qdisc",
     "none_of",
     "offload_lost",
+    "qdisc_differs",
     "rises",
     "share_of",
     "size",
     "skbs_per_unit",
     "slower",
     "space_fact",
+    "tracked",
     "workload",
 ]
 
@@ -37,6 +53,42 @@ __all__ = [
 def size(value: float) -> str:
     """A count per unit in two or three digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+#: Categories of what runs once a packet: at the receiver, on the whole path, and on the whole path of a stream.
+RECEIVE = (
+    "IP",
+    "routing",
+    "softirq and backlog",
+    "skb alloc/free",
+    "memory",
+    "locking",
+    "veth",
+    "bridge",
+    "skid",
+    "other",
+)
+PATH = (*RECEIVE, "neighbour", "qdisc and xmit", "scheduling")
+STREAM = (
+    *PATH, "TCP", "other virtual device", "GRO/GSO", "netfilter/conntrack", "copy", "syscall and socket",
+)  # fmt: skip
+
+#: Counters of these scopes are the whole machine's: whose packets moved them is not known.
+_SHARED = frozenset({"softnet", "irq", "system", "cpu"})
+
+
+def gained(before: Mapping[Any, Any], key: Hashable, value: Any) -> bool:
+    """Whether a setting is one that base has not: at the same place another one, at a new place none like it."""
+    if not value:
+        return False
+    if key in before:
+        return bool(value != before[key])
+    return value not in before.values()
+
+
+def moves(base: np.ndarray[Any, Any], new: np.ndarray[Any, Any]) -> bool:
+    """Whether every run of new has more than every run of base. Of one run a side there is nothing to compare."""
+    return min(len(base), len(new)) < 2 or bool(new.min() > base.max())
 
 
 def rises(*names: str, least: float, ratio: float = 1.2, scope: str = "", what: str = "", why: str) -> Check:
@@ -47,10 +99,11 @@ def rises(*names: str, least: float, ratio: float = 1.2, scope: str = "", what: 
         base, new = float(moved.base.mean()), float(moved.new.mean())
         if new - base < least or new < ratio * base:
             return None
-        if len(moved.base) > 1 and len(moved.new) > 1 and moved.new.min() <= moved.base.max():
-            return None  # the runs of the two sides overlap
+        if not moves(moved.base, moved.new):
+            return None
         label = what or " + ".join(names)
-        return Seen("counters", f"{label}: {size(base)} -> {size(new)} a {case.per}", moved.place, 0.0)
+        text = f"{label}: {size(base)} -> {size(new)} a {case.per}"
+        return Seen("counters", text, moved.place, 0.0, scope not in _SHARED)
 
     about = f"{' + '.join(names)} rises by {least:g} a unit or more and {ratio:g}-fold: {why}"
     return Check("counters", about, look, needs="nsprof record (counters of both sides)")
@@ -80,13 +133,13 @@ def device_fact(
     test: Callable[[Mapping[str, Any]], Any], text: Callable[[str, str, Any, Any], str], about: str
 ) -> Check:
     """A setting of a device: `test` gives a true value where the cause is there. Found where new has it and base has
-    not (on the same device, or has no such device)."""
+    not (see `gained`)."""
 
     def look(case: Case) -> Seen | None:
         before = {(space, name): test(facts) for space, name, facts in case.devices(case.base)}
         for space, name, facts in case.devices(case.new):
             value = test(facts)
-            if value and value != before.get((space, name)):
+            if gained(before, (space, name), value):
                 return Seen("host", text(space, name, value, before.get((space, name))), f"{name} in {space}")
         return None
 
@@ -100,7 +153,7 @@ def space_fact(test: Callable[[Mapping[str, Any]], Any], text: Callable[[str, An
         before = {space: test(facts) for space, facts in case.spaces(case.base)}
         for space, facts in case.spaces(case.new):
             value = test(facts)
-            if value and value != before.get(space):
+            if gained(before, space, value):
                 return Seen("host", text(space, value, before.get(space)), space)
         return None
 
@@ -108,16 +161,19 @@ def space_fact(test: Callable[[Mapping[str, Any]], Any], text: Callable[[str, An
 
 
 def offload_lost(*features: str, about: str) -> Check:
-    """An offload that is on at base and off in new, on the same device; or off in new on a device base has not."""
+    """An offload that is on at base and off in new, on the same device; or off in new on a device that base has not,
+    where some device of base has it on."""
 
-    def off(facts: Mapping[str, Any]) -> tuple[str, ...]:
+    def set_to(facts: Mapping[str, Any], value: bool) -> set[str]:
         offloads = facts.get("offloads") or {}
-        return tuple(f for f in features if offloads.get(f) is False)
+        return {f for f in features if offloads.get(f) is value}
 
     def look(case: Case) -> Seen | None:
-        before = {(s, n): off(f) for s, n, f in case.devices(case.base)}
+        before = {(s, n): set_to(f, True) for s, n, f in case.devices(case.base)}
+        anywhere = set().union(*before.values())
         for space, name, facts in case.devices(case.new):
-            lost = [f for f in off(facts) if f not in before.get((space, name), ())]
+            off = set_to(facts, False) & before.get((space, name), anywhere)
+            lost = [f for f in features if f in off]
             if lost:
                 return Seen("host", f"{', '.join(lost)} is off on {name} in {space}", f"{name} in {space}")
         return None
@@ -125,17 +181,27 @@ def offload_lost(*features: str, about: str) -> Check:
     return Check("host", about, look, needs="nsprof bench, or nsprof record --in NETNS (offloads of its devices)")
 
 
+def busiest_sends(side: Side) -> float:
+    """Packets a unit that the busiest device but lo sends; 0 where none was counted. Not the sum: another device on
+    the path is a hop, not more packets."""
+    rows = [v for place, v in side.rows("tx_packets", "device") if not place.startswith("lo in ")]
+    return max((float((r / side.units).mean()) for r in rows), default=0.0)
+
+
 def skbs_per_unit(case: Case) -> float:
-    """How many times as many skbs a unit of work takes (all devices but lo)."""
-    totals = []
-    for side in (case.base, case.new):
-        rows = [v for place, v in side.rows("tx_packets", "device") if not place.startswith("lo in ")]
-        devices = [r for r in rows if float(r.sum()) > 0]
-        if not devices:
-            return 1.0
-        # The busiest device, not the sum: another device on the path is a hop, not more skbs.
-        totals.append(max(float((r / side.units).mean()) for r in devices))
-    return totals[1] / totals[0] if totals[0] > 0 else 1.0
+    """How many times as many skbs a unit of work takes."""
+    base, new = busiest_sends(case.base), busiest_sends(case.new)
+    return new / base if min(base, new) > 0 else 1.0
+
+
+def command_word(side: Side, options: Mapping[str, Iterable[str]], default: Mapping[str, float]) -> float:
+    """A number that a known tool was given: by tool its options and its default; 0 where the tool is not known."""
+    command = side.run_objects[0].command
+    tool = command[0].rpartition("/")[2] if command else ""
+    for word, value in pairwise(command):
+        if word in options.get(tool, ()) and value.isdecimal():
+            return float(value)
+    return default.get(tool, 0.0)
 
 
 def workload(words: Iterable[str]) -> Callable[[Side], tuple[str, ...]]:
@@ -172,11 +238,13 @@ def datapath_more(key: str, noun: str, *, least: int = 1) -> Check:
 
     def look(case: Case) -> Seen | None:
         before = {space: _count(facts, key) for space, facts in case.spaces(case.base)}
+        # What every namespace has (the built-in policy rules) a new one has, too.
+        usual = min(before.values(), default=0)
         best: tuple[int, str] | None = None
         for space, facts in case.spaces(case.new):
-            gained = _count(facts, key) - before.get(space, 0)
-            if gained >= least and (best is None or gained > best[0]):
-                best = gained, space
+            added = _count(facts, key) - before.get(space, usual)
+            if added >= least and (best is None or added > best[0]):
+                best = added, space
         if best is None:
             return None
         return Seen("host", f"{best[0]:,} more {noun} in {best[1]} than at base", best[1])
@@ -201,31 +269,76 @@ def device_kinds(*kinds: str) -> Check:
     def look(case: Case) -> Seen | None:
         before = {space: there(facts) for space, facts in case.spaces(case.base)}
         for space, facts in case.spaces(case.new):
-            gained = [n for n in there(facts) if n not in before.get(space, ())]
-            if gained:
-                shown = ", ".join(f"{n} ({facts['devices'][n].get('kind')})" for n in gained[:3])
-                return Seen("host", f"{shown} in {space} (base: none)", f"{gained[0]} in {space}")
+            added = [n for n in there(facts) if n not in before.get(space, ())]
+            if added:
+                shown = ", ".join(f"{n} ({facts['devices'][n].get('kind')})" for n in added[:3])
+                return Seen("host", f"{shown} in {space} (base: none)", f"{added[0]} in {space}")
         return None
 
     return Check("host", f"a device of kind {', '.join(kinds)} that base has not", look, needs="nsprof bench")
 
 
 def share_of(*counters: str, of: tuple[str, ...], least: float, noun: str, scope: str = "", why: str) -> Check:
-    """Counters as a share of others: at least `least`, and three times base's share."""
+    """Counters as a share of others: at least `least` and three times base's share, in every run more than in
+    every run of base, and more events than chance would divide like this (exact binomial test, 2.5 %)."""
 
     def look(case: Case) -> Seen | None:
-        shares = []
-        for side in (case.base, case.new):
-            whole = float(side.total(*of, scope=scope).sum())
-            part = float(side.total(*counters, scope=scope).sum())
-            shares.append(part / whole if whole else 0.0)
-        if shares[1] < least or shares[1] < 3 * shares[0]:
+        parts = [side.total(*counters, scope=scope) for side in (case.base, case.new)]
+        wholes = [side.total(*of, scope=scope) for side in (case.base, case.new)]
+        one, two = (float(p.sum() / w.sum()) if w.sum() > 0 else 0.0 for p, w in zip(parts, wholes, strict=True))
+        if two < least or two < 3 * one:
             return None
-        return Seen(
-            "counters", f"{noun}: {shares[1]:.2%} (base: {shares[0]:.2%})", case.moved(*counters).place, shares[1]
-        )
+        by_run = [p / np.maximum(w, 1.0) for p, w in zip(parts, wholes, strict=True)]
+        if not moves(by_run[0], by_run[1]) or not _more_events(parts, wholes):
+            return None
+        place = case.moved(*counters, scope=scope).place
+        return Seen("counters", f"{noun}: {two:.2%} (base: {one:.2%})", place, two, scope not in _SHARED)
 
     return Check("counters", f"{noun} at least {least:.1%} and three times base's share: {why}", look, must=True)
+
+
+def _more_events(parts: list[np.ndarray[Any, Any]], wholes: list[np.ndarray[Any, Any]]) -> bool:
+    first, second = (round(float(p.sum())) for p in parts)
+    exposed, all_of = float(wholes[1].sum()), float(wholes[0].sum() + wholes[1].sum())
+    if first + second <= 0 or all_of <= 0:
+        return False
+    return bool(stats.binomtest(second, first + second, exposed / all_of, alternative="greater").pvalue < 0.025)
+
+
+def qdisc_differs() -> Check:
+    """A device with a queueing discipline that base has not (noqueue is none)."""
+    return device_fact(
+        lambda f: f.get("qdisc") if f.get("qdisc") not in ("", "noqueue", None) else "",
+        lambda space, name, now, before: f"{now} on {name} in {space} (base: {before or 'noqueue'})",
+        "a device with another qdisc than at base",
+    )
+
+
+def no_qdisc() -> Check:
+    """Contradiction: no device of the namespaces has a queue."""
+
+    def there(facts: Mapping[str, Any]) -> bool:
+        return any(d.get("qdisc") not in ("", "noqueue", None) for d in (facts.get("devices") or {}).values())
+
+    return absent(there, "a queueing discipline")
+
+
+def mtu_differs() -> Check:
+    """A device whose MTU is not base's: on the same device another one, on a new device one that no device has."""
+    return device_fact(
+        lambda f: f.get("mtu"),
+        lambda space, name, now, before: f"MTU {now} on {name} in {space} (base: {before or 'no such device'})",
+        "a device whose MTU differs from base's",
+    )
+
+
+def tracked() -> Check:
+    """Connections are tracked in a namespace where base has none."""
+    return space_fact(
+        lambda f: bool((f.get("datapath") or {}).get("conntrack_entries")),
+        lambda space, now, before: f"connections are tracked in {space} (base: none)",
+        "a namespace with tracked connections where base has none",
+    )
 
 
 def machine_differs(test: Callable[[Side], str], noun: str) -> Check:

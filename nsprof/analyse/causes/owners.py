@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from nsprof.analyse.causes.others import not_own_tasks
 from nsprof.analyse.causes.rule import Owned, Rule
 from nsprof.analyse.comparing import Sides
 from nsprof.analyse.stacks import Functions, StackTable
@@ -65,8 +66,14 @@ def _pattern(number: int, owned: Owned, functions: Functions) -> _Pattern:
     )
 
 
-def claims_of(rules: Sequence[Rule], sides: Sides, maps: Sequence[NDArray[np.int64]]) -> Claims:
-    """Walk every stack that has samples once. `maps` gives frame -> function of both profiles."""
+def claims_of(
+    rules: Sequence[Rule],
+    sides: Sides,
+    maps: Sequence[NDArray[np.int64]],
+    leave: Sequence[NDArray[np.bool_]] | None = None,
+) -> Claims:
+    """Walk every stack that has samples once. `maps` gives frame -> function of both profiles; rows that `leave`
+    marks are nobody's."""
     patterns = _patterns(rules, sides.functions)
     signatures: dict[int, list[int]] = {}
     for number, rule in enumerate(rules):
@@ -75,19 +82,22 @@ def claims_of(rules: Sequence[Rule], sides: Sides, maps: Sequence[NDArray[np.int
     groups: dict[tuple[int, ...], int] = {(): 0}
     marks: dict[frozenset[int], int] = {frozenset(): 0}
     keys, marked = [], []
-    for chosen, table, frame_function in zip(sides.views, sides.tables, maps, strict=True):
+    for side, (chosen, table, frame_function) in enumerate(zip(sides.views, sides.tables, maps, strict=True)):
         stack, late = chosen.column("stack"), chosen.skid
-        pair = stack * 2 + late
-        unique, inverse = np.unique(pair, return_inverse=True)
+        key = (stack * 2 + late) * 2 + not_own_tasks(chosen)
+        unique, inverse = np.unique(key, return_inverse=True)
         group_of, mark_of = np.zeros(len(unique), "i8"), np.zeros(len(unique), "i8")
         for i, code in enumerate(unique.tolist()):
-            path = _path(chosen.profile, table, frame_function, code // 2)
-            group = _candidates(path, patterns, first=code % 2)
+            path = _path(chosen.profile, table, frame_function, code // 4)
+            group = _candidates(path, patterns, first=code // 2 % 2)
+            if code % 2:
+                group = tuple(r for r in group if not rules[r].control)
             group_of[i] = groups.setdefault(group, len(groups))
             mark = frozenset(r for f in path for r in signatures.get(f, ()))
             mark_of[i] = marks.setdefault(mark, len(marks))
-        keys.append(group_of[inverse])
-        marked.append(mark_of[inverse])
+        kept = np.ones(len(stack), bool) if leave is None else ~leave[side]
+        keys.append(np.where(kept, group_of[inverse], 0))
+        marked.append(np.where(kept, mark_of[inverse], 0))
     return Claims(tuple(groups), (keys[0], keys[1]), tuple(marks), (marked[0], marked[1]))
 
 

@@ -40,13 +40,15 @@ class Owned:
 class Seen:
     """One piece of evidence: its kind, what was seen in words, and where (namespace, device) if that is known.
 
-    `strength` is a size that ranks causes which no CPU time tells of: the share of throughput or of packets.
+    `strength` is a size that ranks causes which no CPU time tells of: the share of throughput or of packets. `own` is
+    False where the whole machine was counted: that may be somebody else's.
     """
 
     kind: str
     text: str
     place: str = ""
     strength: float = 0.0
+    own: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +80,12 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """What to do: words, a command that can be run ("" if there is none), and how to verify that it helped."""
+    """What to do: words, a command that can be run ("" if there is none), and one that verifies that it helped ("":
+    the same measurement once more, see `verify.py`). In commands DEV stands for the device that was found."""
 
     text: str
     command: str = ""
-    verify: str = "nsprof bench --scenario ... before and after, then nsprof explain AFTER --baseline BEFORE"
+    verify: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,8 @@ class Rule:
     do not even make it possible (their cost has everyday reasons). `not_cpu` marks causes that cost throughput or
     latency without CPU time. `absorbs` names causes that are a mere consequence of this one: where no
     setting speaks for them, their cost is this one's; `subsumes` those that it brings about, settings
-    and all. `threshold` states where its limits come from.
+    and all. `control` marks work of tasks that configure, never done for a packet: where the scenario's namespaces
+    are known, only their own tasks' samples count. `threshold` states where its limits come from.
     """
 
     name: str
@@ -110,6 +114,7 @@ class Rule:
     needs_check: bool = False
     not_cpu: bool = False
     fallback: bool = False
+    control: bool = False
     absorbs: tuple[str, ...] = ()
     subsumes: tuple[str, ...] = ()
     threshold: str = ""

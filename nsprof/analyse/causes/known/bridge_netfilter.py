@@ -5,14 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from nsprof.analyse.causes.look import no_device, space_fact
-from nsprof.analyse.causes.rule import Owned, Rule, Try, words
+from nsprof.analyse.causes.case import Case
+from nsprof.analyse.causes.look import more, no_device
+from nsprof.analyse.causes.rule import Owned, Rule, Seen, Try, words
+
+_NAMES = ("bridge-nf-call-iptables", "bridge-nf-call-ip6tables")
 
 
-def _called(facts: Mapping[str, Any]) -> tuple[str, ...]:
+def _bridges(facts: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(sorted(n for n, d in (facts.get("devices") or {}).items() if d.get("kind") == "bridge"))
+
+
+def _on(facts: Mapping[str, Any]) -> tuple[str, ...]:
     settings = facts.get("sysctl") or {}
-    names = ("bridge-nf-call-iptables", "bridge-nf-call-ip6tables")
-    return tuple(n for n in names if settings.get(f"net.bridge.{n}") == "1")
+    return tuple(n for n in _NAMES if settings.get(f"net.bridge.{n}") == "1")
+
+
+def _passed(case: Case) -> Seen | None:
+    """The setting counts in the namespace that owns a bridge, and nowhere else: it is 1 by default everywhere."""
+    before = dict(case.spaces(case.base))
+    for space, facts in case.spaces(case.new):
+        bridges, on, old = _bridges(facts), _on(facts), before.get(space, {})
+        if bridges and on and not (_bridges(old) and set(on) <= set(_on(old))):
+            was = ("off" if not _on(old) else ", ".join(_on(old))) if _bridges(old) else "no bridge there"
+            return Seen("host", f"{', '.join(on)} on in {space}, where bridge {bridges[0]} is (base: {was})", space)
+    return None
 
 
 RULE = Rule(
@@ -23,17 +40,18 @@ RULE = Rule(
     owns=(Owned(words("br_nf_* nf_bridge_* brnf_* setup_pre_routing br_validate_ipv4 br_validate_ipv6")),),
     signature=words("br_nf_pre_routing br_nf_post_routing br_nf_forward_ip br_nf_forward"),
     checks=(
-        space_fact(
-            _called,
-            lambda space, now, before: f"{', '.join(now)} on in {space} (base: {', '.join(before or ()) or 'none'})",
-            "net.bridge.bridge-nf-call-(ip|ip6|arp)tables is 1 in new and not at base",
+        more(
+            _passed,
+            "host",
+            "net.bridge.bridge-nf-call-(ip|ip6)tables is 1 in a namespace with a bridge, and not so at base",
+            "nsprof bench, or nsprof record --in NETNS (settings of the namespace)",
         ),
     ),
     contradictions=(no_device("bridge"),),
     tries=(
         Try(
             "switch it off where no rule is meant for bridged traffic",
-            "ip netns exec NETNS sysctl -w net.bridge.bridge-nf-call-iptables=0",
+            "sysctl -w net.bridge.bridge-nf-call-iptables=0",
         ),
     ),
     source="net/bridge/br_netfilter_hooks.c",

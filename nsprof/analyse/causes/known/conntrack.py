@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsprof.analyse.causes.look import none_of, space_fact
+from nsprof.analyse.causes.look import none_of, tracked
 from nsprof.analyse.causes.rule import Owned, Rule, Try, words
 
 RULE = Rule(
@@ -22,13 +22,7 @@ RULE = Rule(
         ),
     ),
     signature=words("nf_conntrack_in resolve_normal_ct"),
-    checks=(
-        space_fact(
-            lambda f: bool((f.get("datapath") or {}).get("conntrack_entries")),
-            lambda space, now, before: f"connections are tracked in {space} (base: none)",
-            "a namespace with tracked connections where base has none",
-        ),
-    ),
+    checks=(tracked(),),
     contradictions=(none_of("conntrack_entries", "nft_rules", "iptables", noun="tracked connections or rules"),),
     tries=(
         Try("exempt the traffic from tracking (notrack in a raw chain)", "nft add rule ip raw prerouting notrack"),

@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from nsprof.analyse.causes.look import rises, space_fact
 from nsprof.analyse.causes.rule import Owned, Rule, Try, words
+
+
+def _forwards(facts: Mapping[str, Any]) -> bool:
+    """With one device there is nowhere to forward to, whatever the setting says."""
+    settings, devices = facts.get("sysctl") or {}, facts.get("devices")
+    several = devices is None or len([n for n in devices if n != "lo"]) > 1
+    return several and (
+        settings.get("net.ipv4.ip_forward") == "1" or settings.get("net.ipv6.conf.all.forwarding") == "1"
+    )
+
 
 RULE = Rule(
     name="extra-hop-routing",
@@ -29,12 +42,9 @@ RULE = Rule(
             why="one unit in ten that is forwarded is no stray",
         ),
         space_fact(
-            lambda f: (
-                (f.get("sysctl") or {}).get("net.ipv4.ip_forward") == "1"
-                or (f.get("sysctl") or {}).get("net.ipv6.conf.all.forwarding") == "1"
-            ),
+            _forwards,
             lambda space, now, before: f"forwarding is on in {space} (base: off)",
-            "forwarding is on in a namespace where it is off at base",
+            "forwarding is on in a namespace with two devices or more, where it is off at base",
         ),
     ),
     needs_check=True,

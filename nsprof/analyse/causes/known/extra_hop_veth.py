@@ -9,8 +9,9 @@ from nsprof.analyse.causes.rule import Owned, Rule, Seen, Try, words
 
 def _crossed(case: Case) -> Seen | None:
     def crossed(side: Side) -> int:
-        rows = side.rows("tx_packets", "device")
-        return len([p for p, values in rows if not p.startswith("lo in ") and float(values.sum()) > 0])
+        """Devices that a tenth of the packets leave through; the rest are strays (neighbours, multicast)."""
+        sent = [float(v.sum()) for place, v in side.rows("tx_packets", "device") if not place.startswith("lo in ")]
+        return sum(n > 0.1 * max(sent) for n in sent)
 
     base, new = crossed(case.base), crossed(case.new)
     moved = case.moved("tx_packets", scope="device")

@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
-from nsprof.analyse.causes.case import Case
-from nsprof.analyse.causes.look import datapath_more, more, no_device, size
+from nsprof.analyse.causes.case import Case, Side
+from nsprof.analyse.causes.look import PATH, datapath_more, more, no_device, size
 from nsprof.analyse.causes.rule import Owned, Rule, Seen, Spread, Try, words
 
 
-def _sent(case: Case) -> float:
-    """Packets received by devices other than the busiest two, a packet sent by the busiest."""
-    rows = sorted(
-        (float(v.sum()) for p, v in case.new.rows("tx_packets", "device") if not p.startswith("lo in ")), reverse=True
-    )
-    return sum(rows) / rows[0] if rows and rows[0] else 0.0
+def _copies(case: Case, side: Side) -> float:
+    """Packets that the ports of a bridge send for each that they receive, in the namespace where that is most."""
+    most = 0.0
+    for space, facts in case.spaces(side):
+        devices = facts.get("devices") or {}
+        if not any(d.get("kind") == "bridge" for d in devices.values()):
+            continue
+        ports = {f"{n} in {space}" for n, d in devices.items() if n != "lo" and d.get("kind") != "bridge"}
+        sent, received = (
+            sum(float(v.sum()) for place, v in side.rows(name, "device") if place in ports)
+            for name in ("tx_packets", "rx_packets")
+        )
+        most = max(most, sent / received if received else 0.0)
+    return most
 
 
-def _base(case: Case) -> float:
-    rows = sorted(
-        (float(v.sum()) for p, v in case.base.rows("tx_packets", "device") if not p.startswith("lo in ")),
-        reverse=True,
-    )
-    return sum(rows) / rows[0] if rows and rows[0] else 0.0
-
-
-def _copies(case: Case) -> Seen | None:
-    base, new = _base(case), _sent(case)
-    if new < base + 2:
+def _flooded(case: Case) -> Seen | None:
+    base, new = (_copies(case, side) for side in (case.base, case.new))
+    if new < 2 or new < base + 1:
         return None
     return Seen(
-        "counters", f"all devices together send {size(new)} times what the busiest sends (base: {size(base)})"
+        "counters", f"a bridge's ports send {size(new)} packets for each that they receive (base: {size(base)})"
     )
 
 
 def _ratio(case: Case) -> float:
-    return _sent(case) / max(_base(case), 1e-9)
+    """Stacks that a packet passes: those of all copies and the sender's."""
+    base, new = (1 + max(1.0, _copies(case, side)) for side in (case.base, case.new))
+    return new / base
 
 
 RULE = Rule(
@@ -45,28 +47,18 @@ RULE = Rule(
     owns=(Owned(words("br_flood br_multicast_flood deliver_clone maybe_deliver")),),
     signature=words("br_flood"),
     checks=(
-        more(_copies, "counters", "two copies more than at base, for every packet"),
+        more(
+            _flooded,
+            "counters",
+            "two packets leave a bridge for each that enters, one more than at base: what is forwarded leaves once",
+            must=True,
+        ),
         datapath_more("bridge_ports", "bridge ports"),
     ),
     spread=Spread(
         _ratio,
         "every clone is received by its port's stack",
-        (
-            "softirq and backlog",
-            "IP",
-            "skb alloc/free",
-            "memory",
-            "veth",
-            "bridge",
-            "UDP",
-            "skid",
-            "other",
-            "locking",
-            "qdisc and xmit",
-            "scheduling",
-            "neighbour",
-            "routing",
-        ),
+        (*PATH, "UDP"),
     ),
     contradictions=(no_device("bridge"),),
     tries=(Try("let the bridge learn, or enter the address", "bridge fdb add MAC dev PORT master static"),),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsprof.analyse.causes.case import Case, Side
-from nsprof.analyse.causes.look import more, offload_lost, size
+from nsprof.analyse.causes.look import RECEIVE, more, offload_lost, size
 from nsprof.analyse.causes.rule import Rule, Seen, Spread, Try
 
 #: Coalescing by itself varies by a tenth.
@@ -52,21 +52,7 @@ RULE = Rule(
     spread=Spread(
         _ratio,
         "the receive path, once a packet",
-        (
-            "TCP",
-            "IP",
-            "routing",
-            "softirq and backlog",
-            "GRO/GSO",
-            "skb alloc/free",
-            "memory",
-            "netfilter/conntrack",
-            "locking",
-            "veth",
-            "bridge",
-            "skid",
-            "other",
-        ),
+        (*RECEIVE, "TCP", "GRO/GSO", "netfilter/conntrack"),
     ),
     tries=(Try("switch GRO on", "ethtool -K DEV gro on"),),
     source="net/core/gro.c",

@@ -8,9 +8,12 @@ from typing import Any
 from nsprof.analyse.causes.look import device_fact
 from nsprof.analyse.causes.rule import Owned, Rule, Try, words
 
+#: Kinds of devices whose packets pass GRO: those with a NAPI or GRO cells. On a bridge the feature means nothing.
+_RECEIVERS = {None, "", "veth", "tun", "vxlan", "geneve", "gre", "gretap", "ipip", "wireguard"}
+
 
 def _on(facts: Mapping[str, Any]) -> bool:
-    return bool((facts.get("offloads") or {}).get("rx-gro"))
+    return facts.get("kind") in _RECEIVERS and bool((facts.get("offloads") or {}).get("rx-gro"))
 
 
 RULE = Rule(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsprof.analyse.causes.case import Case
-from nsprof.analyse.causes.look import device_fact, more, rises, size
+from nsprof.analyse.causes.look import PATH, more, mtu_differs, rises, size
 from nsprof.analyse.causes.rule import Owned, Rule, Seen, Spread, Try, words
 
 _LEAST = 0.1
@@ -54,40 +54,18 @@ RULE = Rule(
             what="ReasmReqds",
             why="one datagram in ten that comes in pieces is no stray",
         ),
-        device_fact(
-            lambda f: f.get("mtu"),
-            lambda space, name, now, before: f"MTU {now} on {name} in {space} (base: {before or 'no such device'})",
-            "a device whose MTU differs from base's",
-        ),
+        mtu_differs(),
     ),
     spread=Spread(
         _ratio,
         "the rest of the path runs once a fragment",
-        (
-            "IP",
-            "routing",
-            "neighbour",
-            "qdisc and xmit",
-            "veth",
-            "bridge",
-            "other virtual device",
-            "softirq and backlog",
-            "skb alloc/free",
-            "memory",
-            "netfilter/conntrack",
-            "UDP",
-            "copy",
-            "locking",
-            "skid",
-            "scheduling",
-            "other",
-        ),
+        (*PATH, "other virtual device", "netfilter/conntrack", "UDP", "copy"),
     ),
     tries=(
         Try(
             "give all devices of the path one MTU, or lower the sender's datagram size below it",
-            "ip netns exec NETNS ip link set DEV mtu 1500",
-            "nstat -az IpFragCreates IpReasmReqds stays at 0, then nsprof explain AFTER --baseline BEFORE",
+            "ip link set DEV mtu 1500",
+            "nstat -az IpFragCreates IpReasmReqds Ip6FragCreates Ip6ReasmReqds",
         ),
     ),
     # A datagram that is cut cannot leave its checksum to the device (udp_sendmsg, csummode in __ip_append_data).

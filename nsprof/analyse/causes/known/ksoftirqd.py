@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nsprof.analyse.causes.case import Case
-from nsprof.analyse.causes.look import more, share_of
+from nsprof.analyse.causes.look import more, moves, share_of, slower
 from nsprof.analyse.causes.rule import Rule, Seen, Try
 
 
-def _share(case: Case, side: int) -> float:
+def _shares(case: Case, side: int) -> NDArray[np.float64]:
+    """ksoftirqd's share of the samples, by run."""
     chosen = case.sides.views[side]
     daemons = np.array([t.comm.startswith("ksoftirqd/") for t in chosen.profile.tasks], bool)
-    if not daemons.any():
-        return 0.0
-    mine = daemons[chosen.column("task")]
-    return float(chosen.weight[mine].sum() / max(chosen.weight.sum(), 1e-12))
+    mine = daemons[chosen.column("task")] if daemons.any() else np.zeros(len(chosen.row), bool)
+    number = len(chosen.runs)
+    part, whole = (
+        np.bincount(chosen.run[rows], weights=chosen.weight[rows], minlength=number)
+        for rows in (mine, np.ones(len(chosen.row), bool))
+    )
+    return part / np.maximum(whole, 1e-12)
 
 
 def _moved(case: Case) -> Seen | None:
-    base, new = _share(case, 0), _share(case, 1)
-    if new < base + 0.1:
+    by_run = [_shares(case, side) for side in (0, 1)]
+    base, new = (float(run.mean()) for run in by_run)
+    if new < base + 0.1 or not moves(*by_run):
         return None
-    return Seen("functions", f"ksoftirqd has {new:.0%} of the busy time (base: {base:.0%})", "", new - base)
+    # The daemon serves everybody's packets.
+    return Seen(
+        "functions", f"ksoftirqd has {new:.0%} of the busy time (base: {base:.0%})", "", new - base, own=False
+    )
 
 
 RULE = Rule(
@@ -39,6 +48,7 @@ RULE = Rule(
             scope="softnet",
             why="once in 300 packets means always",
         ),
+        slower(),
     ),
     not_cpu=True,
     tries=(Try("spread receive work over CPUs, or give it threaded NAPI", "echo 1 > /sys/class/net/DEV/threaded"),),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsprof.analyse.causes.look import space_fact
+from nsprof.analyse.causes.look import none_of, tracked
 from nsprof.analyse.causes.rule import Owned, Rule, Try, words
 
 RULE = Rule(
@@ -16,13 +16,8 @@ RULE = Rule(
         ),
         Owned(words("early_drop gc_worker nf_conntrack_double_lock nf_conntrack_all_lock")),
     ),
-    checks=(
-        space_fact(
-            lambda f: bool((f.get("datapath") or {}).get("conntrack_entries")),
-            lambda space, now, before: f"connections are tracked in {space} (base: none)",
-            "a namespace with tracked connections where base has none",
-        ),
-    ),
+    checks=(tracked(),),
+    contradictions=(none_of("conntrack_entries", "nft_rules", "iptables", noun="tracked connections or rules"),),
     tries=(
         Try(
             "exempt short connections from tracking; more buckets",

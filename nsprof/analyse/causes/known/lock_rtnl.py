@@ -17,5 +17,6 @@ RULE = Rule(
     ),
     tries=(Try("fewer, larger netlink batches; do not poll devices over netlink", ""),),
     source="net/core/rtnetlink.c rtnl_lock()",
+    control=True,
     threshold="2 % of the base's cost",
 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nsprof.analyse.causes.case import Case
-from nsprof.analyse.causes.look import more, size
+from nsprof.analyse.causes.look import PATH, more, size
 from nsprof.analyse.causes.rule import Rule, Seen, Spread, Try
 
 
@@ -49,26 +49,7 @@ RULE = Rule(
     spread=Spread(
         _segments,
         "the path once a segment",
-        (
-            "TCP",
-            "IP",
-            "routing",
-            "softirq and backlog",
-            "GRO/GSO",
-            "skb alloc/free",
-            "memory",
-            "netfilter/conntrack",
-            "locking",
-            "veth",
-            "bridge",
-            "qdisc and xmit",
-            "neighbour",
-            "skid",
-            "other",
-            "scheduling",
-            "copy",
-            "checksum",
-        ),
+        (*PATH, "TCP", "GRO/GSO", "netfilter/conntrack", "copy", "checksum"),
     ),
     # More segments for the same bytes means more to cut.
     absorbs=("software-segmentation",),

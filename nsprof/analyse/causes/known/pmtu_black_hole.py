@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsprof.analyse.causes.case import Case
-from nsprof.analyse.causes.look import device_fact, more, slower
+from nsprof.analyse.causes.look import more, mtu_differs, slower
 from nsprof.analyse.causes.rule import Rule, Seen, Try
 
 
@@ -41,11 +41,7 @@ RULE = Rule(
         more(_timeouts, "counters", "timeouts or MTU probes, 3 times base's", must=True),
         more(_told, "counters", "FragFails moves, 3 times base's", must=True),
         slower(0.5, must=True),
-        device_fact(
-            lambda f: f.get("mtu"),
-            lambda space, name, now, before: f"MTU {now} on {name} in {space} (base: {before or 'no such device'})",
-            "a device whose MTU differs from base's",
-        ),
+        mtu_differs(),
     ),
     not_cpu=True,
     tries=(Try("let ICMP 'fragmentation needed' pass, or clamp the MSS", "sysctl -w net.ipv4.tcp_mtu_probing=1"),),

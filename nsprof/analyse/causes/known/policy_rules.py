@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from nsprof.analyse.causes.look import datapath_more
+from nsprof.analyse.causes.look import absent, datapath_more
 from nsprof.analyse.causes.rule import Owned, Rule, Try, words
+
+#: local, main and default of IPv4; local and main of IPv6.
+_BUILT_IN = 5
 
 RULE = Rule(
     name="policy-rules",
@@ -21,6 +24,9 @@ RULE = Rule(
     ),
     signature=words("fib_rules_lookup __fib_lookup"),
     checks=(datapath_more("policy_rules", "policy rules"),),
+    contradictions=(
+        absent(lambda f: ((f.get("datapath") or {}).get("policy_rules") or 0) > _BUILT_IN, "policy rules of its own"),
+    ),
     tries=(Try("merge rules by prefix, or use one table with more routes", "ip rule show"),),
     source="net/core/fib_rules.c fib_rules_lookup(); net/ipv4/fib_rules.c __fib_lookup()",
     threshold="no limit of its own: runs only where there are rules besides the three built in",

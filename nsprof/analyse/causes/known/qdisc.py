@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsprof.analyse.causes.look import device_fact
+from nsprof.analyse.causes.look import no_qdisc, qdisc_differs
 from nsprof.analyse.causes.rule import Owned, Rule, Try, words
 
 RULE = Rule(
@@ -20,13 +20,8 @@ RULE = Rule(
         ),
     ),
     signature=words("__qdisc_run sch_direct_xmit dev_qdisc_enqueue"),
-    checks=(
-        device_fact(
-            lambda f: f.get("qdisc") if f.get("qdisc") not in ("", "noqueue", None) else "",
-            lambda space, name, now, before: f"{now} on {name} in {space} (base: {before or 'noqueue'})",
-            "a device with another qdisc than at base",
-        ),
-    ),
+    checks=(qdisc_differs(),),
+    contradictions=(no_qdisc(),),
     tries=(Try("give virtual devices no queue", "tc qdisc replace dev DEV root noqueue"),),
     source="net/core/dev.c __dev_xmit_skb()",
     threshold="2 % of the base's cost",

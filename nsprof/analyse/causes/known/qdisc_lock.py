@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsprof.analyse.causes.look import device_fact
+from nsprof.analyse.causes.look import no_qdisc, qdisc_differs
 from nsprof.analyse.causes.rule import Owned, Rule, Try, words
 
 RULE = Rule(
@@ -19,13 +19,8 @@ RULE = Rule(
             not_under=words("neigh_resolve_output __neigh_event_send tcp_v4_rcv sock_def_readable"),
         ),
     ),
-    checks=(
-        device_fact(
-            lambda f: f.get("qdisc") if f.get("qdisc") not in ("", "noqueue", None) else "",
-            lambda space, name, now, before: f"{now} on {name} in {space} (base: {before or 'noqueue'})",
-            "a device with another qdisc than at base",
-        ),
-    ),
+    checks=(qdisc_differs(),),
+    contradictions=(no_qdisc(),),
     tries=(
         Try("more transmit queues with mq, or no queue on virtual devices", "tc qdisc replace dev DEV root noqueue"),
     ),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from nsprof.analyse.causes.case import Case, Side
-from nsprof.analyse.causes.look import more, slower
+from nsprof.analyse.causes.look import more, moves, slower
 from nsprof.analyse.causes.rule import Rule, Seen, Try
 
 #: Below one segment in a thousand loss does not limit throughput of a short path (Mathis: rate ~ 1/sqrt(p)).
@@ -13,18 +16,18 @@ _LEAST = 0.001
 _FEW = 20
 
 
-def _lost(side: Side) -> float:
-    """Segments repeated, without those that the receiver reports to have had already (RFC 2883): nothing was lost."""
+def _lost(side: Side) -> NDArray[np.float64]:
+    """By run, segments repeated without those that the receiver reports to have had already (RFC 2883): not lost."""
     repeated = side.total("Tcp.RetransSegs", scope="netns") - side.total("TcpExt.TCPDSACKRecv", scope="netns")
-    return max(0.0, float(repeated.sum()))
+    return np.maximum(repeated, 0.0)
 
 
 def _look(case: Case) -> Seen | None:
-    shares = []
+    by_run = []
     for side in (case.base, case.new):
-        sent = float(side.total("Tcp.OutSegs", scope="netns").sum())
-        shares.append(_lost(side) / sent if sent else 0.0)
-    if _lost(case.new) < _FEW or shares[1] < _LEAST or shares[1] < 3 * shares[0]:
+        by_run.append(_lost(side) / np.maximum(side.total("Tcp.OutSegs", scope="netns"), 1.0))
+    shares = [float(run.mean()) for run in by_run]
+    if _lost(case.new).sum() < _FEW or shares[1] < _LEAST or shares[1] < 3 * shares[0] or not moves(*by_run):
         return None
     place = case.moved("Tcp.RetransSegs", scope="netns").place
     return Seen(

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from nsprof.analyse.causes.case import Case
-from nsprof.analyse.causes.look import device_fact, more, slower
+from nsprof.analyse.causes.look import device_fact, more, moves, slower
 from nsprof.analyse.causes.rule import Rule, Seen, Try
 
 _SHAPERS = {"tbf", "htb", "hfsc", "cake", "netem", "cbq", "etf", "taprio"}
 
+#: netem counts no overlimits, but it exists only to delay, lose or limit.
+_EMULATES = device_fact(
+    lambda f: "netem" if "netem" in {f.get("qdisc"), *(f.get("qdiscs") or ())} else "",
+    lambda space, name, now, before: f"{now} on {name} in {space} delays, loses or limits by design",
+    "netem",
+)
+
 
 def _held(case: Case) -> Seen | None:
     moved = case.moved("qdisc.overlimits", scope="device")
-    if moved.delta <= 0 or float(moved.new.min()) <= float(moved.base.max()):
-        return None
+    if moved.delta <= 0 or not moves(moved.base, moved.new):
+        return _EMULATES.look(case)
     return Seen("counters", f"a qdisc held packets back {moved.new.mean():.3g} times a {case.per}", moved.place)
 
 
@@ -26,7 +33,12 @@ RULE = Rule(
             lambda space, name, now, before: f"{', '.join(now)} on {name} in {space} (base: none)",
             "a shaping qdisc that base has not",
         ),
-        more(_held, "counters", "overlimits of a qdisc go up in every run: it delayed packets", must=True),
+        more(
+            _held,
+            "counters",
+            "overlimits of a qdisc go up in every run: it delayed packets; or it is netem, which does nothing else",
+            must=True,
+        ),
         slower(),
     ),
     # A shaper that holds back drops when its queue is full; what follows from the drops follows from the shaper.

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 from nsprof.analyse.causes.case import Case, Side
-from nsprof.analyse.causes.look import more
+from nsprof.analyse.causes.look import command_word, more
 from nsprof.analyse.causes.rule import Owned, Rule, Seen, Spread, Try, words
 
 #: What netperf and iperf3 write at a time when they are not told (netperf: the send buffer's default size).
@@ -15,14 +13,7 @@ _OPTIONS = {"netperf": ("-m",), "iperf3": ("-l", "--length")}
 
 def _size(side: Side) -> float:
     """Bytes a write as the tool was told; 0 where the tool is not known."""
-    command = side.run_objects[0].command
-    tool = command[0].rpartition("/")[2] if command else ""
-    if tool not in _DEFAULT:
-        return 0.0
-    for word, value in pairwise(command):
-        if word in _OPTIONS[tool] and value.isdecimal():
-            return float(value)
-    return _DEFAULT[tool]
+    return command_word(side, _OPTIONS, _DEFAULT)
 
 
 def _ratio(case: Case) -> float:

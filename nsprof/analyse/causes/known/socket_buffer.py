@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from nsprof.analyse.causes.case import Case
-from nsprof.analyse.causes.look import more
+from nsprof.analyse.causes.look import more, moves
 from nsprof.analyse.causes.rule import Rule, Seen, Try
 
 _LEAST = 0.01
@@ -11,12 +13,13 @@ _LEAST = 0.01
 
 def _look(case: Case) -> Seen | None:
     names = ("Udp.RcvbufErrors", "Udp6.RcvbufErrors")
-    shares = []
+    by_run = []
     for side in (case.base, case.new):
-        got = float(side.total("Udp.InDatagrams", "Udp6.InDatagrams", scope="netns").sum())
-        lost = float(side.total(*names, scope="netns").sum())
-        shares.append(lost / (lost + got) if lost + got else 0.0)
-    if shares[1] < _LEAST or shares[1] < shares[0] + 0.1 or shares[1] < 1.2 * shares[0]:
+        got = side.total("Udp.InDatagrams", "Udp6.InDatagrams", scope="netns")
+        lost = side.total(*names, scope="netns")
+        by_run.append(lost / np.maximum(lost + got, 1.0))
+    shares = [float(run.mean()) for run in by_run]
+    if shares[1] < _LEAST or shares[1] < shares[0] + 0.1 or shares[1] < 1.2 * shares[0] or not moves(*by_run):
         return None
     place = case.moved(*names, scope="netns").place
     return Seen(

@@ -3,40 +3,45 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nsprof.analyse.causes.case import Case
-from nsprof.analyse.causes.look import more, slower
+from nsprof.analyse.causes.look import more, moves, slower
 from nsprof.analyse.causes.rule import Rule, Seen, Try
 from nsprof.model.profile import Context
 
 
-def _one(case: Case, side: int) -> tuple[int, float]:
-    """(CPU, share of its wall time in softirq) of the CPU with most softirq time."""
+def _one(case: Case, side: int) -> tuple[int, NDArray[np.float64]]:
+    """(CPU, by run the share of its wall time in softirq) of the CPU with most softirq time."""
     chosen = case.sides.views[side]
-    wall = sum(r.duration_s for r in chosen.run_objects)
+    wall = np.array([r.duration_s for r in chosen.run_objects])
     softirq = chosen.column("context") == int(Context.SOFTIRQ)
-    if wall <= 0 or (case.sides.measure.unit not in ("ns",) and case.sides.measure.per != "share"):
-        return -1, 0.0
-    times = np.bincount(chosen.column("cpu")[softirq], weights=chosen.weight[softirq])
-    return (int(times.argmax()), float(times.max() / 1e9 / wall)) if len(times) else (-1, 0.0)
+    if not (wall > 0).all() or (case.sides.measure.unit != "ns" and case.sides.measure.per != "share"):
+        return -1, np.zeros(len(wall))
+    cpu = chosen.column("cpu")
+    times = np.bincount(cpu[softirq], weights=chosen.weight[softirq])
+    if not len(times):
+        return -1, np.zeros(len(wall))
+    rows = softirq & (cpu == times.argmax())
+    by_run = np.bincount(chosen.run[rows], weights=chosen.weight[rows], minlength=len(wall))
+    return int(times.argmax()), by_run / 1e9 / wall
 
 
 def _full(case: Case) -> Seen | None:
-    (_, base), (cpu, new) = _one(case, 0), _one(case, 1)
-    if new < 0.8 or base >= 0.8:
+    (_, before), (cpu, now) = _one(case, 0), _one(case, 1)
+    base, new = float(before.mean()), float(now.mean())
+    if new < 0.8 or base >= 0.8 or not moves(before, now):
         return None
-    return Seen(
-        "functions",
-        f"CPU {cpu} spends {new:.0%} of its time in softirqs (base: {base:.0%})",
-        f"CPU {cpu}",
-        new - base,
-    )
+    # Softirqs of a CPU serve everybody's packets.
+    text = f"CPU {cpu} spends {new:.0%} of its time in softirqs (base: {base:.0%})"
+    return Seen("functions", text, f"CPU {cpu}", new - base, own=False)
 
 
 def _others(case: Case) -> Seen | None:
     shares = [b / r.duration_s for r in case.new.run_objects for b in r.cpu_busy_s.values() if r.duration_s > 0]
     idle = [s for s in shares if s < 0.5]
-    return Seen("counters", f"while {len(idle)} of {len(shares)} CPUs are busy less than half") if idle else None
+    text = f"while {len(idle)} of {len(shares)} CPUs are busy less than half"
+    return Seen("counters", text, own=False) if idle else None
 
 
 RULE = Rule(

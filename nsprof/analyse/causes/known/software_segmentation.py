@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsprof.analyse.causes.case import Case
-from nsprof.analyse.causes.look import ledger_rises, more, offload_lost, size, skbs_per_unit
+from nsprof.analyse.causes.look import STREAM, ledger_rises, more, offload_lost, size, skbs_per_unit
 from nsprof.analyse.causes.rule import Owned, Rule, Seen, Spread, Try, words
 
 #: One more skb for every four: a coalescing that varies by itself was seen to move by less than a tenth.
@@ -19,10 +19,6 @@ def _skbs(case: Case) -> Seen | None:
     if ratio < _RATIO:
         return None
     return Seen("counters", f"{size(ratio)} times as many skbs for the same {case.per} on the busiest device")
-
-
-def _ratio(case: Case) -> float:
-    return skbs_per_unit(case)
 
 
 RULE = Rule(
@@ -54,30 +50,9 @@ RULE = Rule(
         ),
     ),
     spread=Spread(
-        _ratio,
+        skbs_per_unit,
         "the whole path per skb, as often as there are more skbs",
-        (
-            "TCP",
-            "IP",
-            "routing",
-            "neighbour",
-            "qdisc and xmit",
-            "veth",
-            "bridge",
-            "other virtual device",
-            "softirq and backlog",
-            "GRO/GSO",
-            "skb alloc/free",
-            "memory",
-            "netfilter/conntrack",
-            "copy",
-            "locking",
-            "scheduling",
-            "syscall and socket",
-            "checksum",
-            "other",
-            "skid",
-        ),
+        (*STREAM, "checksum"),
     ),
     tries=(
         Try(

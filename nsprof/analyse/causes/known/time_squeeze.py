@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsprof.analyse.causes.case import Case
-from nsprof.analyse.causes.look import more, share_of
+from nsprof.analyse.causes.look import more, share_of, slower
 from nsprof.analyse.causes.rule import Rule, Seen, Try
 
 
@@ -30,6 +30,7 @@ RULE = Rule(
             why="the default budget is 300 packets: once in 300 packets means always",
         ),
         more(_budget, "host", "a smaller budget than at base"),
+        slower(),
     ),
     not_cpu=True,
     tries=(Try("raise the budget", "sysctl -w net.core.netdev_budget=600 net.core.netdev_budget_usecs=8000"),),

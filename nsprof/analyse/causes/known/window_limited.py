@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsprof.analyse.causes.case import Case
-from nsprof.analyse.causes.look import busy_share, more, skbs_per_unit, slower, workload
+from nsprof.analyse.causes.look import STREAM, busy_share, more, moves, skbs_per_unit, slower, workload
 from nsprof.analyse.causes.rule import Rule, Seen, Spread, Try
 
 _SIZES = workload(("-s", "-S", "-w"))
@@ -22,7 +22,7 @@ def _zero(case: Case) -> Seen | None:
     per_segment = float(case.new.total(*names, scope="netns").sum()) / max(
         1.0, float(case.new.total("Tcp.OutSegs", scope="netns").sum())
     )
-    if per_segment < 0.001 or moved.delta <= 0 or moved.new.mean() < 3 * moved.base.mean():
+    if per_segment < 0.001 or moved.new.mean() < 3 * moved.base.mean() or not moves(moved.base, moved.new):
         return None
     return Seen(
         "counters",
@@ -78,28 +78,7 @@ RULE = Rule(
     spread=Spread(
         skbs_per_unit,
         "the path per skb, and a wake-up a window",
-        (
-            "TCP",
-            "IP",
-            "routing",
-            "neighbour",
-            "qdisc and xmit",
-            "veth",
-            "bridge",
-            "other virtual device",
-            "softirq and backlog",
-            "GRO/GSO",
-            "skb alloc/free",
-            "memory",
-            "netfilter/conntrack",
-            "copy",
-            "locking",
-            "scheduling",
-            "syscall and socket",
-            "other",
-            "skid",
-            "user",
-        ),
+        (*STREAM, "user"),
     ),
     tries=(
         Try(

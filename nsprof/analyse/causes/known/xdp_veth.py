@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsprof.analyse.causes.look import none_of, skbs_per_unit, space_fact
+from nsprof.analyse.causes.look import STREAM, none_of, skbs_per_unit, space_fact
 from nsprof.analyse.causes.rule import Owned, Rule, Spread, Try, words
 
 RULE = Rule(
@@ -27,29 +27,7 @@ RULE = Rule(
     spread=Spread(
         skbs_per_unit,
         "the whole path per skb, as often as there are more skbs",
-        (
-            "TCP",
-            "IP",
-            "routing",
-            "neighbour",
-            "qdisc and xmit",
-            "veth",
-            "bridge",
-            "softirq and backlog",
-            "GRO/GSO",
-            "skb alloc/free",
-            "memory",
-            "netfilter/conntrack",
-            "copy",
-            "locking",
-            "scheduling",
-            "syscall and socket",
-            "checksum",
-            "other",
-            "skid",
-            "BPF",
-            "other virtual device",
-        ),
+        (*STREAM, "checksum", "BPF"),
     ),
     subsumes=("software-segmentation", "gro-useless"),
     contradictions=(none_of("xdp", noun="an XDP program"),),

@@ -31,7 +31,7 @@ def test_the_answer_as_text(file: str, capsys: pytest.CaptureFixture[str]) -> No
     out = capsys.readouterr().out
     assert "1. netfilter rules" in out
     assert "of the extra cost" in out
-    assert "not explained:" in out and "not a CPU problem: no" in out
+    assert "not explained:" in out and "CPU-bound: yes" in out
 
 
 def test_markdown_keeps_to_72_columns(file: str, capsys: pytest.CaptureFixture[str]) -> None:
