@@ -12,6 +12,7 @@ import re
 __all__ = [
     "DENOMINATORS",
     "DENOMINATOR_NOUNS",
+    "counted",
     "format_bytes",
     "format_count",
     "format_quantity",
@@ -109,3 +110,8 @@ def format_bytes(value: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.2f} {unit}"
         size /= 1024
     raise AssertionError("unreachable")
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things in grammar: `1 run`, `1,234 runs`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nsprof.analyse import categories, hosts, noise, statistics
+from nsprof.analyse import categories, hosts, noise, statistics, trust
 from nsprof.analyse.filters import Filter
 from nsprof.analyse.grouping import HOP_KINDS, group
-from nsprof.analyse.reporting import LOSS_LIMIT, STEAL_LIMIT
 from nsprof.analyse.selection import (
     View,
     choose_denominator,
@@ -98,7 +97,7 @@ def diff(
         not_attributed=_not_attributed(sides),
         runs_base=len(sides.views[0].runs),
         runs_new=len(sides.views[1].runs),
-        warnings=(*sides.warnings, *_trouble(sides)),
+        warnings=_warnings(sides),
         notes=_notes(sides, effect),
         groups=groups,
     )
@@ -345,9 +344,13 @@ def _not_attributed(sides: Sides) -> float:
 
 def _notes(sides: Sides, effect: float) -> tuple[str, ...]:
     base, new = sides.views
-    said = [(*v.notes, *noise.notes(v)) for v in sides.views]
-    notes = [n for n in said[0] if n in said[1]]  # what holds for both sides is said once
-    notes += [f"{t}: {n}" for s, t in zip(said, sides.titles, strict=True) for n in s if n not in notes]
+    said = []
+    for chosen in sides.views:
+        words, explained = trust.sums(chosen)
+        said.append(
+            [*chosen.notes, *trust.recorded_notes(chosen), *(words if explained else ()), *noise.notes(chosen)]
+        )
+    notes = _by_side(sides, said)
     fewest = min(len(base.runs), len(new.runs))
     if fewest < 2:
         notes.append("one run a side: its spread is not known, so there are neither intervals nor verdicts")
@@ -366,14 +369,17 @@ def _notes(sides: Sides, effect: float) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _trouble(sides: Sides) -> list[str]:
-    found = []
-    for chosen, title in zip(sides.views, sides.titles, strict=True):
-        for number, run in zip(chosen.runs, chosen.run_objects, strict=True):
-            lost: Any = run.losses.lost_share
-            if lost > LOSS_LIMIT:
-                found.append(f"{title}: run {number + 1} lost {lost:.1%} of its samples")
-            online = run.duration_s * max(run.cpus, 1)
-            if online > 0 and run.cpu_steal_s / online > STEAL_LIMIT:
-                found.append(f"{title}: run {number + 1} had {run.cpu_steal_s / online:.1%} of its CPU time stolen")
-    return found
+def _by_side(sides: Sides, said: Sequence[Sequence[str]]) -> list[str]:
+    """Sentences of both sides: what holds for both is said once, the rest with the side's title, each once."""
+    both = [text for text in said[0] if text in said[1]]
+    own = [f"{title}: {text}" for title, texts in zip(sides.titles, said, strict=True) for text in texts]
+    shared = {f"{title}: {text}" for title in sides.titles for text in both}
+    return list(dict.fromkeys([*both, *(text for text in own if text not in shared)]))
+
+
+def _warnings(sides: Sides) -> tuple[str, ...]:
+    said = []
+    for chosen in sides.views:
+        words, explained = trust.sums(chosen)
+        said.append([*trust.trouble(chosen), *(words if not explained else ()), *trust.warnings(chosen)])
+    return (*sides.warnings, *_by_side(sides, said))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nsprof.analyse import categories, noise, statistics
+from nsprof.analyse import categories, noise, statistics, trust
 from nsprof.analyse.filters import Filter
 from nsprof.analyse.grouping import HOP_KINDS, group, shares_by_context
 from nsprof.analyse.selection import View, view
@@ -23,15 +23,11 @@ from nsprof.analyse.stacks import (
     stack_table,
     totals_by_run,
 )
-from nsprof.model.profile import Context, Lateness, Profile, Run
+from nsprof.analyse.trust import LOSS_LIMIT, STEAL_LIMIT, SUM_LIMIT
+from nsprof.model.profile import Lateness, Profile, Run
 from nsprof.model.results import CategoryRow, CostReport, FunctionRow, GroupRow, Interval
 
 __all__ = ["LOSS_LIMIT", "STEAL_LIMIT", "SUM_LIMIT", "report"]
-
-#: Above these shares a report is marked: samples lost, CPU stolen, sampled against measured busy time.
-LOSS_LIMIT = 0.01
-STEAL_LIMIT = 0.01
-SUM_LIMIT = 0.02
 
 
 def report(
@@ -58,10 +54,8 @@ def report(
     total = float(chosen.totals().mean())
     groups = _groups(chosen, by, category, total) if by else ()
     notes, alarms = _trust(chosen)
-    notes += noise.notes(chosen)
-    measured, sampled = _cpu_seconds(chosen)
-    from_idle = _from_idle_cpu_s(chosen) if not math.isnan(sampled) else float("nan")
-    (notes if _explained(measured, sampled, from_idle) else alarms).extend(_sum_words(measured, sampled, from_idle))
+    measured, sampled = trust.cpu_seconds(chosen)
+    from_idle = trust.from_idle_cpu_s(chosen) if not math.isnan(sampled) else float("nan")
     return CostReport(
         title=chosen.title,
         measure=chosen.measure,
@@ -200,79 +194,14 @@ def _own_share(runs: Sequence[Run]) -> float:
 
 
 def _trust(chosen: View) -> tuple[list[str], list[str]]:
-    notes, alarms = list(chosen.notes), []
-    for number in chosen.runs:
-        run = chosen.profile.runs[number]
-        name = f"run {number + 1}" if len(chosen.profile.runs) > 1 else "the run"
-        lost = run.losses.lost_share
-        if lost > LOSS_LIMIT:
-            alarms.append(f"{name} lost {lost:.1%} of its samples{_where_lost(run)}")
-        if run.losses.damaged_share > LOSS_LIMIT:
-            alarms.append(f"{name}: {run.losses.damaged_share:.1%} of the samples have no call stack")
-        online = run.duration_s * max(run.cpus, 1)
-        if online > 0 and run.cpu_steal_s / online > STEAL_LIMIT:
-            alarms.append(f"{name}: the hypervisor took {run.cpu_steal_s / online:.1%} of the CPU time away (steal)")
-        notes += [f"{name}: {text}" for text in run.warnings]
-    if any(math.isnan(chosen.profile.runs[i].losses.lost_share) for i in chosen.runs):
+    """Notes and alarms."""
+    alarms = trust.trouble(chosen)
+    notes = [*chosen.notes, *trust.warnings(chosen)]
+    if any(math.isnan(run.losses.lost_share) for run in chosen.run_objects):
         notes.append("how many samples were lost could not be known")
     shed = [p for p in chosen.profile.probes if p.state in ("refused", "shed")]
     notes += [f"probe {p.name} ({p.target}) {p.state}: {p.reason}" for p in shed]
-    notes += [str(n) for n in _as_list(chosen.profile.meta.get("notes"))]
+    notes += [*trust.recorded_notes(chosen), *noise.notes(chosen)]
+    words, explained = trust.sums(chosen)
+    (notes if explained else alarms).extend(words)
     return list(dict.fromkeys(notes)), list(dict.fromkeys(alarms))
-
-
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _where_lost(run: Run) -> str:
-    losses = run.losses
-    parts = [
-        f"{name.replace('_', ' ')} {value:,}"
-        for name in ("map_full", "throttled", "lost_records", "stack_collisions")
-        if (value := getattr(losses, name)) > 0
-    ]
-    return f" ({', '.join(parts)})" if parts else ""
-
-
-def _cpu_seconds(chosen: View) -> tuple[float, float]:
-    """Measured and sampled busy seconds of the same CPUs and runs; nan where they cannot be compared."""
-    if chosen.profile.events and chosen.filter.is_partial:
-        return float("nan"), float("nan")
-    event = next(e for e in chosen.profile.events if e.name == chosen.measure.event)
-    if event.unit != "ns" or event.kind != "sampled":
-        return float("nan"), float("nan")
-    measured = 0.0
-    for run in chosen.run_objects:
-        cpus = {"dut": run.dut_cpus, "remote": run.remote_cpus, "all": ()}[chosen.filter.side] or tuple(
-            run.cpu_busy_s
-        )
-        measured += sum(run.cpu_busy_s.get(c, 0.0) for c in cpus)
-    return measured or float("nan"), (float(chosen.weight.sum()) + chosen.other_weight) / 1e9
-
-
-def _from_idle_cpu_s(chosen: View) -> float:
-    """Sampled seconds that the kernel counts as idle: the idle task's own work, and ticks that fell due while the CPU
-    slept but landed, late (skid), in the interrupt that woke it."""
-    idle_task = np.array([t.tgid == 0 and t.pid == 0 for t in chosen.profile.tasks] or [False], bool)
-    context = chosen.column("context")
-    late = chosen.skid | (context == int(Context.SCHED))
-    mine = idle_task[chosen.column("task")] if chosen.profile.tasks else np.zeros(len(late), bool)
-    return float(chosen.weight[mine & late].sum()) / 1e9
-
-
-def _explained(measured: float, sampled: float, from_idle: float) -> bool:
-    """Whether samples and idle accounting agree within SUM_LIMIT once what came out of idle is allowed for."""
-    return sampled - from_idle <= measured * (1 + SUM_LIMIT) and sampled >= measured * (1 - SUM_LIMIT)
-
-
-def _sum_words(measured: float, sampled: float, from_idle: float) -> list[str]:
-    if math.isnan(measured) or math.isnan(sampled):
-        return []
-    off = (sampled - measured) / measured
-    if abs(off) <= SUM_LIMIT:
-        return []
-    words = f"samples add up to {sampled:.2f} s of CPU where {measured:.2f} s were measured ({off:+.1%})"
-    if off > 0 and from_idle > 0:
-        words += f"; up to {from_idle:.2f} s of them came out of idle: due while the CPU slept, landed late"
-    return [words]

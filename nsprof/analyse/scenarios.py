@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nsprof.analyse import statistics
+from nsprof.analyse import statistics, trust
 from nsprof.analyse.filters import Filter
-from nsprof.analyse.reporting import LOSS_LIMIT, STEAL_LIMIT
 from nsprof.analyse.selection import choose_denominator, scenario_names, usable_runs, view
 from nsprof.errors import EvidenceError, UsageError
 from nsprof.model.profile import Profile, Run
@@ -260,15 +259,4 @@ def _notes(sides: Sequence[_Side], rows: Sequence[ScenarioRow], base: _Side) -> 
 
 
 def _alarms(sides: Sequence[_Side]) -> list[str]:
-    alarms = []
-    for side in sides:
-        for number in side.runs:
-            run = side.profile.runs[number]
-            if run.losses.lost_share > LOSS_LIMIT:
-                alarms.append(f"{side.name}: run {number + 1} lost {run.losses.lost_share:.1%} of its samples")
-            online = run.duration_s * max(run.cpus, 1)
-            if online > 0 and run.cpu_steal_s / online > STEAL_LIMIT:
-                alarms.append(
-                    f"{side.name}: run {number + 1} had {run.cpu_steal_s / online:.1%} of its CPU time stolen"
-                )
-    return alarms
+    return [f"{side.name}: {text}" for side in sides for text in trust.runs_trouble(side.profile, side.runs)]

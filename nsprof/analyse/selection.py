@@ -6,6 +6,7 @@ row that passed, its unit cost within its own run, and whatever the reports need
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
@@ -28,6 +29,7 @@ __all__ = [
     "choose_event",
     "choose_runs",
     "choose_scenario",
+    "hop_command",
     "scenario_names",
     "usable_runs",
     "view",
@@ -242,12 +244,18 @@ def view(
     if where.slices is not None and per is None and all(r.duration_s > 0 for r in objects):
         per = "second"
     denominator = choose_denominator([objects], per)
+    if where.devices and not profile.devices:
+        raise EvidenceError("the profile knows no devices: it was recorded without hop probes", hop_command(profile))
     mask, cpus_note = row_mask(profile, chosen, event_rows, where)
     others = mask & other_load(profile) if not where.everyone else np.zeros(len(mask), bool)
     other_weight = float(profile.samples.weight[others].sum())
     row = np.flatnonzero(mask & ~others)
+    blind = _without_hop(profile, chosen) if hop or where.needs_hop else ""
     if not len(row):
-        raise EvidenceError(f"no {found.name} samples left in scenario {name!r}", "loosen the filters")
+        raise EvidenceError(
+            f"no {found.name} samples left in scenario {name!r}" + (f": {blind}" if blind else ""),
+            hop_command(profile) if blind else "loosen the filters",
+        )
     position = np.full(len(profile.runs), -1, "i8")
     position[list(chosen)] = np.arange(len(chosen))
     run = position[profile.samples.run[row]]
@@ -268,6 +276,7 @@ def view(
         weight,
         profile.samples.count[row].astype("f8"),
         notes=tuple(filter(None, notes)),
+        warnings=(f"{blind}; to have that: {hop_command(profile)}",) if blind else (),
         other_weight=other_weight,
     )
 
@@ -334,6 +343,35 @@ def _inverse(values: Sequence[float] | NDArray[Any]) -> NDArray[np.float64]:
     array = np.asarray(values, "f8")
     np.divide(1.0, array, out=made, where=array > 0)
     return made
+
+
+def _without_hop(profile: Profile, chosen: Sequence[int]) -> str:
+    """What is missing where nothing in the runs tells for whose packet the CPU worked; else ""."""
+    samples = profile.samples
+    if any("hop" in profile.runs[i].probes_on for i in chosen):
+        return ""
+    if (samples.hop_dev[np.isin(samples.run, list(chosen))] != 0).any():  # simulated, or recorded by another tool
+        return ""
+    return "recorded without hop probes: for which namespace and device a softirq worked is not known"
+
+
+def hop_command(profile: Profile) -> str:
+    """The command that records the same once more, with hop probes."""
+    bench = profile.meta.get("bench")
+    if isinstance(bench, dict):
+        scenarios = ",".join(map(str, bench.get("scenarios", ())))
+        words = ["nsprof", "bench", "--hop", *(["--scenario", scenarios] if scenarios else [])]
+        command = bench.get("command") or ()
+    else:
+        how = profile.meta.get("record")
+        how = how if isinstance(how, dict) else {}
+        words = ["nsprof", "record", "--hop", *(["--in", str(how["in"])] if how.get("in") else [])]
+        for watched in how.get("watch") or ():
+            words += ["--watch", str(watched)]
+        command = how.get("command") or next((run.command for run in profile.runs if run.command), ())
+        if not command:
+            words += ["--duration", "10"]
+    return "sudo " + shlex.join([*words, *(["--", *map(str, command)] if command else [])])
 
 
 def _probe_note(profile: Profile, scenario: str, chosen: Sequence[int], hop: bool) -> str:

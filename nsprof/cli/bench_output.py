@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -80,9 +81,10 @@ def show(
     """
     from nsprof.cli.common import write_csv, write_json, write_parts
 
-    for run in profile.runs:
-        if run.failed:
-            print(f"nsprof: a run of {run.scenario} failed: {run.failed}", file=sys.stderr)
+    failures = Counter((run.scenario, run.failed) for run in profile.runs if run.failed)
+    for (scenario, why), count in failures.items():
+        runs = "a run" if count == 1 else f"{count} runs"
+        print(f"nsprof: {runs} of {scenario} failed: {why}", file=sys.stderr)
     shown = [s for part in _parts(profile) if (s := _part(profile, part, baseline)) is not None]
     if not shown:
         return
@@ -240,10 +242,12 @@ def _text(profile: Profile, shown: list[Shown], top: int, commit_text: bool) -> 
     plan = _plan(profile)
     tables = plan.get("tables", ("document", "delta"))
     parts: list[Part] = []
+    said: set[str] = set()
     if plan.get("about"):
         parts.append(Lines((plan["about"],), "dim"))
     for each, part in zip(shown, _parts(profile), strict=False):
         if "document" in tables:
+            said.update(each.table.alarms)
             parts += [*bench_tables.document_parts(each.table), text.gap()]
         if "rates" in tables:
             chosen = only_part(profile, part)
@@ -255,7 +259,7 @@ def _text(profile: Profile, shown: list[Shown], top: int, commit_text: bool) -> 
             for table in each.metrics:
                 parts += [*bench_tables.metric_parts(table), text.gap()]
         for delta in each.deltas if top else ():
-            parts += [*text.diff_parts(delta, limit=top), text.gap()]
+            parts += [*text.diff_parts(delta, limit=top, said=said), text.gap()]
     parts += bench_tables.condition_parts(_conditions(profile))
     if commit_text:
         parts += [text.gap(), Heading("Where this was measured", 2), Lines(tuple(_about(profile)), bullet=True)]

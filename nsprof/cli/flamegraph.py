@@ -23,6 +23,7 @@ from nsprof.cli.common import (
 )
 from nsprof.cli.diff import sides
 from nsprof.errors import UsageError
+from nsprof.units import counted
 
 if TYPE_CHECKING:
     from nsprof.model.profile import Profile
@@ -121,9 +122,10 @@ def _quality(tree: FlameTree, sides: list[tuple[Profile, str | None, str]], opti
             )
             if not math.isnan(share)
         ]
-        lines.append(f"{title}: {report.samples:,} samples in {report.runs} runs; " + ", ".join(said) + ".")
+        extent = f"{counted(report.samples, 'sample')} in {counted(report.runs, 'run')}"
+        lines.append(f"{title}: {extent}; {', '.join(said)}.")
         lines += [f"{title}: {alarm}" for alarm in report.alarms]
-    return replace(tree, notes=(*lines, *tree.notes))
+    return replace(tree, notes=tuple(dict.fromkeys((*lines, *tree.notes))))
 
 
 def _common(options: dict[str, Any]) -> dict[str, Any]:

@@ -91,10 +91,11 @@ def command(profile: str | None, form: str | None, limit: int, strict: bool, **o
         write_csv({"scenario": r.title, **_fields(row)} for r in reports for row in r.functions)
     else:
         parts = text.scenario_parts(table) if table else []
+        said: set[str] = set()
         for report in reports:
             parts += [
                 *([text.gap()] if parts else []),
-                *text.report_parts(report, limit=limit, by_total=options["sort"] == "total"),
+                *text.report_parts(report, limit=limit, by_total=options["sort"] == "total", said=said),
             ]
         write_parts(parts, form)
     return int(strict and any(r.alarms for r in reports))

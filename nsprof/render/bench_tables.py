@@ -94,7 +94,8 @@ def metric_parts(table: MetricTable) -> list[Part]:
                 f"{row.name} ({row.unit})" if row.unit else row.name,
             )
         )
-    head = f"{table.new_title} against {table.base_title}: {table.runs_base} and {table.runs_new} runs"
+    head = f"{table.new_title} against {table.base_title}: {table.runs_base} and {table.runs_new} run"
+    head += "s" * (table.runs_base + table.runs_new > 2)
     return [Heading(head, 2), Grid(tuple(columns), tuple(rows))]
 
 

@@ -31,6 +31,7 @@ __all__ = [
 
 ROW = 17  # pixels a frame, its gap included
 CHAR = 7.23  # width of a character of the 12 px monospace label font
+NOTES = 6  # notes that are shown above the picture; the others are told when pointed at
 SEEN = 0.4  # frames narrower than so many pixels are not drawn until zoomed into
 
 GONE_PATTERN = (
@@ -127,14 +128,36 @@ def _wrap(text: str, room: int) -> Iterator[str]:
         yield line
 
 
+def _head_lines(tree: FlameTree, options: FlameOptions, first: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Title and total, then what the reader must know of the data, then how to read the picture. Notes beyond NOTES
+    are one line, of kind "more", whose tooltip has them (with the line itself before the first newline)."""
+    notes = [clean(note) for note in dict.fromkeys(tree.notes) if note]
+    kept = len(notes) if len(notes) <= NOTES + 1 else NOTES
+    head = [*first, *(("line", note) for note in notes[:kept])]
+    if notes[kept:]:
+        verb = "diff" if tree.differential else "report"
+        line = f"... and {len(notes) - kept} more notes: point here, or see nsprof {verb}"
+        head.append(("more", "\n".join([line, *notes[kept:]])))
+    return head + [("line", note) for note in _notes(tree, options)]
+
+
 def _head(head: list[tuple[str, str]], width: int) -> tuple[str, int]:
     room = int((width - 24) // 6.4)
     rows, y = [], 8
     for kind, text in head:
+        if kind == "more":
+            y += 17
+            line, _, rest = text.partition("\n")
+            rows.append(f'<text x="12" y="{y}" class="line more">{escape(line)}<title>{_lines(rest)}</title></text>')
+            continue
         for line in _wrap(text, int(room * 0.72) if kind == "title" else room):
             y += 22 if kind == "title" else 17
             rows.append(f'<text x="12" y="{y}" class="{kind}">{escape(line)}</text>')
     return "".join(rows), y + 8
+
+
+def _lines(text: str) -> str:
+    return "\n".join(escape(line) for line in text.split("\n"))
 
 
 def _legend_items(tree: FlameTree) -> list[tuple[str, str]]:
@@ -268,12 +291,8 @@ def render_svg(tree: FlameTree, options: FlameOptions | None = None) -> str:
         or (f"{tree.title} against {tree.base_title}" if tree.differential else tree.title)
         or "Flame graph"
     )
-    head = [("title", title)]
-    if drawing.total > 0:
-        head.append(("line", clean(summary(tree, new, base))))
-    else:
-        head.append(("line", "There are no samples to draw."))
-    head += [("line", clean(note)) for note in (*tree.notes, *_notes(tree, options)) if note]
+    total = clean(summary(tree, new, base)) if drawing.total > 0 else "There are no samples to draw."
+    head = _head_lines(tree, options, [("title", title), ("line", total)])
     note = fold_note(folded.frames, folded.share, folded.threshold)
     if note:
         head.append(("line", note))

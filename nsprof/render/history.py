@@ -10,6 +10,7 @@ from nsprof.model.metrics import History, HistoryPoint
 from nsprof.render.escape import safe
 from nsprof.render.tables import Cell, Column, Grid, Heading, Lines, Part
 from nsprof.render.text import cost, interval_text, percent
+from nsprof.units import counted
 
 __all__ = ["history_parts", "history_svg"]
 
@@ -132,7 +133,8 @@ def _chart(history: History, top: int, width: int, height: int) -> str:
             )
         if last > first:
             out.append(f'<line class="bar" x1="{at:.1f}" x2="{at:.1f}" y1="{y(first):.1f}" y2="{y(last):.1f}"/>')
-        title = f"{point.file}\n{point.kernel} {point.commit}\n{cost(point.cost)} {history.unit}, {point.runs} runs"
+        title = f"{point.file}\n{point.kernel} {point.commit}\n{cost(point.cost)} {history.unit}"
+        title += f", {counted(point.runs, 'run')}"
         if point.mark:
             title += f"\n{point.mark}"
         out.append(

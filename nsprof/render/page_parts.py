@@ -76,7 +76,7 @@ def _shares(diff: DiffReport) -> str:
 
 def _verdict_words(diff: DiffReport) -> str:
     total = diff.total
-    runs = f"{diff.runs_base} and {diff.runs_new} runs"
+    runs = f"{diff.runs_base} and {diff.runs_new} run{'s' * (diff.runs_base + diff.runs_new > 2)}"
     if diff.measure.kind == "modelled":
         return "Modelled, not timed: exact for the path that was simulated."
     if min(diff.runs_base, diff.runs_new) < 2:

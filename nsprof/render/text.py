@@ -44,6 +44,15 @@ def _known(share: float) -> str:
     return "unknown" if math.isnan(share) else percent(share, digits=2 if 0 < share < 0.01 else 1)
 
 
+def _news(lines: Sequence[str], said: set[str] | None) -> tuple[str, ...]:
+    """The lines that this command has not shown yet; they are marked as shown."""
+    if said is None:
+        return tuple(lines)
+    found = tuple(line for line in dict.fromkeys(lines) if line not in said)
+    said.update(found)
+    return found
+
+
 def gap() -> Lines:
     """An empty line between two parts."""
     return Lines(("",))
@@ -52,10 +61,13 @@ def gap() -> Lines:
 # --- report ---------------------------------------------------------------------------------------------------
 
 
-def report_parts(report: CostReport, *, limit: int = 30, by_total: bool = False) -> list[Part]:
+def report_parts(
+    report: CostReport, *, limit: int = 30, by_total: bool = False, said: set[str] | None = None
+) -> list[Part]:
     """A report: header, alarms, groups, categories, functions.
 
-    `limit` functions (0: all) by self cost, or by total cost, callers included, with `by_total`.
+    `limit` functions (0: all) by self cost, or by total cost, callers included, with `by_total`. Notes and alarms in
+    `said` were shown before and are left out; those shown are added to it.
     """
     m = report.measure
     kind = "" if m.kind == "sampled" else f" ({m.kind})"
@@ -75,10 +87,11 @@ def report_parts(report: CostReport, *, limit: int = 30, by_total: bool = False)
             f"({percent(off, sign=True)})"
         )
     parts.append(Lines(tuple(head)))
-    if report.alarms:
-        parts.append(Lines(tuple(f"WARNING: {a}" for a in report.alarms), "bold red"))
-    if report.notes:
-        parts.append(Lines(tuple(report.notes), "dim", bullet=True))
+    alarms, notes = _news(report.alarms, said), _news(report.notes, said)
+    if alarms:
+        parts.append(Lines(tuple(f"WARNING: {a}" for a in alarms), "bold red"))
+    if notes:
+        parts.append(Lines(notes, "dim", bullet=True))
     parts.append(Lines(("",)))
     if report.groups:
         parts += [_group_grid(report), Lines(("",))]
@@ -187,8 +200,11 @@ def _cut(rows: Sequence[_Row], limit: int) -> tuple[Sequence[_Row], Sequence[_Ro
 # --- diff -----------------------------------------------------------------------------------------------------
 
 
-def diff_parts(diff: DiffReport, *, limit: int = 25) -> list[Part]:
-    """A diff: total, warnings, categories, groups, functions sorted by |delta|, and what adds up to the total."""
+def diff_parts(diff: DiffReport, *, limit: int = 25, said: set[str] | None = None) -> list[Part]:
+    """A diff: total, warnings, categories, groups, functions sorted by |delta|, and what adds up to the total.
+
+    `said` as in `report_parts`.
+    """
     m, t = diff.measure, diff.total
     change = percent(t.delta / t.base, sign=True) if t.base > 0 else "-"
     ratio = f", x{t.new / t.base:.2f}" if t.base > 0 else ""
@@ -201,17 +217,18 @@ def diff_parts(diff: DiffReport, *, limit: int = 25) -> list[Part]:
                 f"from {cost(t.base)} to {cost(t.new)} {m.label}"
                 + (f", 95% of the difference {interval_text(t.interval, sign=True)}" if t.interval else "")
                 + (f", {_verdict_words(t)}" if t.verdict else ""),
-                f"{diff.runs_base} against {diff.runs_new} run{'s' * (diff.runs_new != 1)}, "
+                f"{diff.runs_base} against {diff.runs_new} run{'s' * (diff.runs_base + diff.runs_new > 2)}, "
                 f"{format_count(t.samples_base)} against {format_count(t.samples_new)} samples of {m.event}"
                 + ("" if m.kind == "sampled" else f" ({m.kind})")
                 + (f"; per {m.per} of {m.reference}" if m.reference else ""),
             )
         ),
     ]
-    if diff.warnings:
-        parts.append(Lines(tuple(f"WARNING: {w}" for w in diff.warnings), "yellow"))
-    if diff.notes:
-        parts.append(Lines(diff.notes, "dim", bullet=True))
+    warnings, notes = _news(diff.warnings, said), _news(diff.notes, said)
+    if warnings:
+        parts.append(Lines(tuple(f"WARNING: {w}" for w in warnings), "yellow"))
+    if notes:
+        parts.append(Lines(notes, "dim", bullet=True))
     parts.append(Lines(("",)))
     for title, rows in (("Split by", diff.groups), ("Category", diff.categories)):
         if rows:

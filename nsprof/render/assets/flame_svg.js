@@ -18,6 +18,12 @@
     for (const [kind, text] of data.head) {
       const size = kind === "title" ? Math.floor(room * 0.72) : room;
       let line = "";
+      if (kind === "more") {
+        const [shown, ...rest] = text.split("\n"), row = make(NsprofFlame.SVG, "text", { x: 12, y: y += 17, class: "line more" }, shown);
+        row.appendChild(make(NsprofFlame.SVG, "title", {}, rest.join("\n")));
+        head.appendChild(row);
+        continue;
+      }
       const put = () => { y += kind === "title" ? 22 : 17; head.appendChild(make(NsprofFlame.SVG, "text", { x: 12, y: y, class: kind }, line)); line = ""; };
       for (const word of text.split(" ")) {
         if (line && line.length + 1 + word.length > size) put();

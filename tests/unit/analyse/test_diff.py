@@ -280,3 +280,26 @@ def test_a_million_samples_compare_in_seconds() -> None:
     result = diff(base, new)
     assert time.process_time() - start < 5
     assert result.total.delta == pytest.approx(0.0, abs=1e-6)
+
+
+def test_what_was_warned_of_while_recording_is_said_once_a_side() -> None:
+    profile = bench_profile(runs=2, seed=None)
+    lost = "samples lost by CPU: 1 (remote end): 40.0%"
+    runs = tuple(replace(r, warnings=(lost, "netperf: confidence not reached")) for r in profile.runs)
+    result = diff(
+        profile.with_(runs=runs), profile.with_(runs=runs), base_scenario="host", new_scenario="veth-bridge"
+    )
+    for title, numbers in (("host", "runs 1 and 3"), ("veth-bridge", "runs 2 and 4")):
+        assert f"{title}: {numbers}: {lost}" in result.warnings
+    assert len(result.warnings) == 4
+    assert diff(profile, profile, base_scenario="host", new_scenario="veth-bridge").warnings == ()
+
+
+def test_notes_of_the_recording_and_of_idle_ticks_reach_the_diff() -> None:
+    profile = bench_profile(runs=2, seed=None, transactions=2_000_000)
+    noted = profile.with_(meta={**profile.meta, "notes": ["virtual machines, 2 boots a kernel"]})
+    result = diff(noted, noted, base_scenario="host", new_scenario="veth-bridge")
+    assert result.notes.count("virtual machines, 2 boots a kernel") == 1
+    runs = tuple(replace(r, cpu_busy_s={c: s * 0.9 for c, s in r.cpu_busy_s.items()}) for r in profile.runs)
+    off = diff(profile.with_(runs=runs), profile, base_scenario="host", new_scenario="host")
+    assert [w for w in off.warnings if "add up to" in w]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -144,18 +145,59 @@ def test_late_samples_are_shown_and_marked() -> None:
 
 
 def test_adding_up_is_checked_against_the_measured_cpu_time() -> None:
-    profile = bench_profile(runs=1, seed=None)
+    profile = bench_profile(runs=1, seed=None, transactions=2_000_000)
     good = report(profile, scenario="host")
     assert good.sampled_cpu_s == pytest.approx(good.measured_cpu_s)
     assert good.alarms == ()
-    from dataclasses import replace
-
     for factor, alarmed in ((1.01, False), (1.03, True), (0.9, True)):
         runs = tuple(replace(r, cpu_busy_s={0: r.cpu_busy_s[0] * factor, 1: 1.0}) for r in profile.runs)
         alarms = report(profile.with_(runs=runs), scenario="host").alarms
         assert any("add up" in a for a in alarms) == alarmed
     filtered = report(profile, scenario="host", where=Filter(contexts=("softirq",)))
     assert math.isnan(filtered.measured_cpu_s)
+
+
+def test_sums_of_a_few_ticks_are_not_doubted() -> None:
+    profile = bench_profile(runs=1, seed=None, transactions=2_000)
+    run = profile.runs[0]
+    short = profile.with_(runs=(replace(run, cpu_busy_s={0: run.cpu_busy_s[0] * 1.5, 1: 1.0}), *profile.runs[1:]))
+    assert report(short, scenario="host").alarms == ()
+
+
+def test_a_warning_that_runs_have_in_common_is_said_once() -> None:
+    profile = bench_profile(runs=4)
+    texts = [("a: b 1",), ("a: b 2", "odd: c"), ("same",), ("same",)]
+    runs, given = [], iter(texts)
+    for run in profile.runs:
+        runs.append(replace(run, warnings=next(given)) if run.scenario == "host" else run)
+    numbers = [i + 1 for i, run in enumerate(profile.runs) if run.scenario == "host"]
+    notes = report(profile.with_(runs=tuple(runs)), scenario="host").notes
+    said = [note for note in notes if note.startswith("run")]
+    assert f"run {numbers[0]}: a: b 1 (the like in run {numbers[1]})" in said
+    assert f"run {numbers[1]}: odd: c" in said
+    assert f"runs {numbers[2]} and {numbers[3]}: same" in said
+    assert len([n for n in said if "same" in n or "a: b" in n]) == 2
+
+
+@pytest.mark.parametrize("by", ["netns", "device", "hop"])
+def test_a_split_that_only_hop_probes_can_make_says_how_to_get_them(by: str) -> None:
+    profile = bench_profile(runs=2)
+    blind = profile.with_(
+        samples=replace(profile.samples, hop_dev=np.zeros_like(profile.samples.hop_dev)),
+        meta={"record": {"command": ["netperf", "-H", "10.0.0.7"], "in": "pod a", "watch": []}},
+    )
+    (alarm,) = report(blind, scenario="host", by=by).alarms
+    assert alarm.startswith("recorded without hop probes")
+    assert alarm.endswith("sudo nsprof record --hop --in 'pod a' -- netperf -H 10.0.0.7")
+    assert report(blind, scenario="host").alarms == ()
+    seeing = tuple(replace(run, probes_on=("sampler", "hop")) for run in blind.runs)
+    assert report(blind.with_(runs=seeing), scenario="host", by=by).alarms == ()
+
+
+def test_devices_of_a_recording_without_hop_probes_are_no_misspelling() -> None:
+    with pytest.raises(EvidenceError, match="recorded without hop probes") as found:
+        report(bench_profile(runs=1).with_(devices=()), scenario="host", where=Filter(devices=("eth0",)))
+    assert "record --hop" in found.value.hint
 
 
 @pytest.mark.parametrize(

@@ -181,5 +181,5 @@ def test_page_of_one_scenario_and_against_another_file(bench: Path, tmp_path: Pa
 
 def test_page_with_a_baseline_that_is_nowhere(bench: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert nsprof("report", bench, "--html", tmp_path / "x.html", "--baseline", "nosuch") == 2
-    assert "no scenario 'nosuch'" in capfd.readouterr().err
+    assert "--baseline nosuch: neither a scenario of the profile nor a file" in capfd.readouterr().err
     assert not (tmp_path / "x.html").exists()

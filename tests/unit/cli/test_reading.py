@@ -111,6 +111,24 @@ def test_diff_finds_its_two_sides(words: Sequence[str], place: Path, capsys: pyt
         (("diff", "--event", "cycles"), 1, "not on both sides"),
         (("info", "."), 1, "directory"),
         (("report", "text.txt"), 1, "text.txt"),
+        (("report", "hots.nsprof"), 1, "did you mean host.nsprof?"),
+        (("info", "veth-bridge"), 1, "did you mean veth-bridge.nsprof?"),
+        (("diff", "zzz", "host.nsprof"), 1, "there are: "),
+        (("flamegraph", "nowhere/host.nsprof"), 1, "there is no directory nowhere"),
+        (("bench", "--show", "profle.nsprof"), 1, "did you mean profile.nsprof?"),
+        (("report", "--baseline", "hots"), 2, "did you mean 'host'?"),
+        (("report", "host.nsprof", "--baseline", "nosuch"), 2, "neither a scenario of the profile nor a file"),
+        (("report", "host.nsprof", "--baseline", "host"), 2, "nothing compares with it"),
+        (("report", "host.nsprof", "--baseline", "veth-bridge.nsprof"), 2, "diff veth-bridge.nsprof host.nsprof"),
+        (
+            ("report", "host.nsprof", "--html", "x.html", "--baseline", "veth-brdge"),
+            2,
+            "did you mean veth-bridge.nsprof",
+        ),
+        (("report", "--html", "x.html", "--csv"), 2, "exclude each other"),
+        (("report", "--html", "-", "--json"), 2, "both write to stdout"),
+        (("flamegraph", "-o", "-", "--json", "host.nsprof"), 2, "both write to stdout"),
+        (("ledger", "host.nsprof", "--baseline", "hots"), 2, "did you mean"),
     ],
 )
 def test_bad_input_is_one_line_and_a_status(
@@ -122,6 +140,33 @@ def test_bad_input_is_one_line_and_a_status(
     assert said in err
     assert out == ""
     assert "Traceback" not in err
+
+
+def test_a_command_says_a_note_once(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profile = bench_profile(runs=2, hop_runs=1)
+    noted = profile.with_(
+        meta={**profile.meta, "notes": ["BCC is missing: sampled by perf"]},
+        runs=tuple(replace(r, losses=Losses(expected=1000, seen=900), warnings=("it rained",)) for r in profile.runs),
+    )
+    store.save(noted, place / "noted.nsprof")
+    for words in (("report", "noted.nsprof"), ("diff", "noted.nsprof"), ("bench", "--show", "noted.nsprof")):
+        status, out, err = call(capsys, *words)
+        assert status == 0, err
+        assert out.count("BCC is missing") == 1
+        lines = [line for line in out.splitlines() if line.startswith(("WARNING", "- "))]
+        assert len(lines) == len(set(lines))
+        assert "it rained" in out
+    call(capsys, "flamegraph", "--diff", "noted.nsprof", "-o", "x.svg")
+    assert (place / "x.svg").read_text().count("BCC is missing") <= 2  # in the picture and in the script's data
+
+
+@pytest.mark.parametrize(("sides", "words"), [((1, 1), "1 against 1 run,"), ((1, 2), "1 against 2 runs,")])
+def test_runs_are_counted_in_grammar(
+    sides: tuple[int, int], words: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, runs in zip(("a", "b"), sides, strict=True):
+        store.save(bench_profile(scenarios={"host": HOST_COSTS}, runs=runs), place / f"{name}.nsprof")
+    assert words in call(capsys, "diff", "a.nsprof", "b.nsprof")[1]
 
 
 def test_no_profile_at_all_says_how_to_make_one(

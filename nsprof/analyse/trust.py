@@ -1,0 +1,148 @@
+"""How far the samples of a view can be trusted: what was lost, stolen, warned of while recording, and whether it adds
+up. In sentences, each once; `report`, `diff` and the flame graphs say them in the same words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nsprof.analyse.selection import View
+from nsprof.model.profile import Context, Profile, Run
+
+__all__ = [
+    "LOSS_LIMIT",
+    "STEAL_LIMIT",
+    "SUM_LIMIT",
+    "cpu_seconds",
+    "from_idle_cpu_s",
+    "recorded_notes",
+    "runs_trouble",
+    "sums",
+    "trouble",
+    "warnings",
+]
+
+#: Above these shares a report is marked: samples lost, CPU stolen, sampled against measured busy time.
+LOSS_LIMIT = 0.01
+STEAL_LIMIT = 0.01
+SUM_LIMIT = 0.02
+#: A few ticks more or less are no disagreement of sums, however short the recording was.
+_LEAST_S = 0.01
+
+
+def _name(profile: Profile, number: int) -> str:
+    return f"run {number + 1}" if len(profile.runs) > 1 else "the run"
+
+
+def trouble(chosen: View) -> list[str]:
+    """What the view itself warns of, then `runs_trouble`."""
+    return [*chosen.warnings, *runs_trouble(chosen.profile, chosen.runs)]
+
+
+def runs_trouble(profile: Profile, runs: Sequence[int]) -> list[str]:
+    """Losses, missing call stacks and stolen time above their limits, a sentence a run."""
+    found = []
+    for number in runs:
+        run, name = profile.runs[number], _name(profile, number)
+        lost = run.losses.lost_share
+        if lost > LOSS_LIMIT:
+            found.append(f"{name} lost {lost:.1%} of its samples{_where_lost(run)}")
+        if run.losses.damaged_share > LOSS_LIMIT:
+            found.append(f"{name}: {run.losses.damaged_share:.1%} of the samples have no call stack")
+        online = run.duration_s * max(run.cpus, 1)
+        if online > 0 and run.cpu_steal_s / online > STEAL_LIMIT:
+            found.append(f"{name}: the hypervisor took {run.cpu_steal_s / online:.1%} of the CPU time away (steal)")
+    return found
+
+
+def _where_lost(run: Run) -> str:
+    losses = run.losses
+    parts = [
+        f"{name.replace('_', ' ')} {value:,}"
+        for name in ("map_full", "throttled", "lost_records", "stack_collisions")
+        if (value := getattr(losses, name)) > 0
+    ]
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def warnings(chosen: View) -> list[str]:
+    """What was warned of while recording. Of warnings that differ only in their figures the first is given in full,
+    with the runs that had one like it."""
+    said: dict[str, list[tuple[int, str]]] = {}
+    for number, run in zip(chosen.runs, chosen.run_objects, strict=True):
+        for text in run.warnings:
+            said.setdefault(text.partition(": ")[0], []).append((number, text))
+    lines = []
+    for entries in said.values():
+        texts = list(dict.fromkeys(text for _, text in entries))
+        runs = list(dict.fromkeys(number for number, _ in entries))
+        if len(texts) == 1 or len(runs) == 1:
+            lines += [f"{_runs(chosen, runs)}: {text}" for text in texts]
+        else:
+            others = _runs(chosen, runs[1:])
+            lines.append(f"{_name(chosen.profile, runs[0])}: {texts[0]} (the like in {others})")
+    return lines
+
+
+def _runs(chosen: View, numbers: Sequence[int]) -> str:
+    if len(numbers) == 1:
+        return _name(chosen.profile, numbers[0])
+    if len(numbers) == len(chosen.runs) and len(numbers) > 2:
+        return f"all {len(numbers)} runs"
+    words = [str(number + 1) for number in numbers[:6]]
+    if len(numbers) > 6:
+        return f"runs {', '.join(words)} and {len(numbers) - 6} more"
+    return f"runs {', '.join(words[:-1])} and {words[-1]}"
+
+
+def recorded_notes(chosen: View) -> list[str]:
+    """Notes for the reader that the profile carries."""
+    notes = chosen.profile.meta.get("notes")
+    return [str(note) for note in notes] if isinstance(notes, list) else []
+
+
+def sums(chosen: View) -> tuple[list[str], bool]:
+    """Whether sampled and measured CPU time agree, in words (none if they do), and whether a difference is explained
+    by what came out of idle."""
+    measured, sampled = cpu_seconds(chosen)
+    if math.isnan(measured) or math.isnan(sampled):
+        return [], True
+    from_idle = from_idle_cpu_s(chosen)
+    off = (sampled - measured) / measured
+    if abs(off) <= SUM_LIMIT or abs(sampled - measured) < _LEAST_S:
+        return [], True
+    words = f"samples add up to {sampled:.2f} s of CPU where {measured:.2f} s were measured ({off:+.1%})"
+    if off > 0 and from_idle > 0:
+        words += f"; up to {from_idle:.2f} s of them came out of idle: due while the CPU slept, landed late"
+    explained = sampled - from_idle <= measured * (1 + SUM_LIMIT) and sampled >= measured * (1 - SUM_LIMIT)
+    return [words], explained
+
+
+def cpu_seconds(chosen: View) -> tuple[float, float]:
+    """Measured and sampled busy seconds of the same CPUs and runs; nan where they cannot be compared."""
+    if chosen.profile.events and chosen.filter.is_partial:
+        return float("nan"), float("nan")
+    event = next(e for e in chosen.profile.events if e.name == chosen.measure.event)
+    if event.unit != "ns" or event.kind != "sampled":
+        return float("nan"), float("nan")
+    measured = 0.0
+    for run in chosen.run_objects:
+        cpus = {"dut": run.dut_cpus, "remote": run.remote_cpus, "all": ()}[chosen.filter.side] or tuple(
+            run.cpu_busy_s
+        )
+        measured += sum(run.cpu_busy_s.get(c, 0.0) for c in cpus)
+    return measured or float("nan"), (float(chosen.weight.sum()) + chosen.other_weight) / 1e9
+
+
+def from_idle_cpu_s(chosen: View) -> float:
+    """Sampled seconds that the kernel counts as idle: the idle task's own work, and ticks that fell due while the CPU
+    slept but landed, late (skid), in the interrupt that woke it."""
+    idle_task = np.array([t.tgid == 0 and t.pid == 0 for t in chosen.profile.tasks] or [False], bool)
+    context = chosen.column("context")
+    late: Any = chosen.skid | (context == int(Context.SCHED))
+    mine = idle_task[chosen.column("task")] if chosen.profile.tasks else np.zeros(len(late), bool)
+    return float(chosen.weight[mine & late].sum()) / 1e9
