@@ -2,33 +2,30 @@
 
 simulate(SimulateOptions(kernels=("debian:6.1",), scenarios=("host", "veth-bridge")))  ->  Profile, Findings
 
-One boot a kernel, scenario and seed, so that no scenario sees what another left behind; in it several rounds, each
-with a new network and other hash seeds. Of the samples of a round the modal one stands for all (docs/simulate.md);
+One boot a kernel, scenario and seed, so that no scenario sees what another left behind; in it the network is built
+anew until one has no bad luck with its hash seeds. Of the samples the modal one stands for all (docs/simulate.md);
 what the others have on top of it is the background.
 """
 
 from __future__ import annotations
 
-import datetime
 import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from nsprof import __version__
 from nsprof.errors import UsageError, VmError
 from nsprof.files import private_cache
-from nsprof.kernelnames import context_of, fold_suffixes
-from nsprof.model.builder import ProfileBuilder
-from nsprof.model.profile import Counter as CounterRow
-from nsprof.model.profile import Device, Event, Namespace, Profile, Run, Samples, Value
+from nsprof.kernelnames import fold_suffixes
 from nsprof.model.scenario import TopologySpec
+from nsprof.simulate.background import Background, background_of
 from nsprof.simulate.paths import check_path, skbs_of
 from nsprof.simulate.plans import Perturbations, plan_for
+from nsprof.simulate.profile import profile_of
 from nsprof.vm import kernels, tcg_build, tcg_machine, tcg_output
 from nsprof.vm.guest_minimal import GuestJob, Plan, program_files
 from nsprof.vm.machine import qemu_program
@@ -55,8 +52,9 @@ WORKLOADS = {
 }
 #: A server core of 2023: 48 KiB 12-way L1D, 32 KiB 8-way L1I, 2 MiB 16-way L2.
 DEFAULT_CACHES = (("l1d", "48:12"), ("l1i", "32:8"), ("l2", "2048:16"))
-UNITS = {"instructions": "instructions", "rep-iterations": "iterations", "loads": "loads", "stores": "stores"}
 _REGION = 1
+#: Ticks of the guest's clock (1 GHz) an instruction.
+TICKS = 1 << tcg_machine.ICOUNT_SHIFT
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ class SimulateOptions:
     footprint: bool = False
     caches: tuple[tuple[str, str], ...] = ()
     boots: int = 0
-    rounds: int = 4
+    rounds: int = 6
     seed: int = 1
     mitigations: str = "off"
     modules: Path | None = None
@@ -108,7 +106,11 @@ class SimulateOptions:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One boot: the modal tree and what the other samples had besides."""
+    """One boot: the modal tree and what the other samples had besides.
+
+    `placements` are the instructions (kernel and user) of a repetition in each network that was tried; the last
+    one is the network measured.
+    """
 
     kernel: kernels.Kernel
     scenario: str
@@ -118,7 +120,7 @@ class Measurement:
     sample: TreeSample
     modal_share: float
     samples: tuple[TreeSample, ...]
-    placements: tuple[int, ...]
+    placements: tuple[float, ...]
     ticks: tuple[int, ...]
     counters: Mapping[str, int]
     repetitions: int
@@ -134,10 +136,9 @@ class Measurement:
         return self.sample.instructions / self.repetitions
 
     @property
-    def round_ticks(self) -> tuple[int, ...]:
-        """Virtual TSC ticks of `samples`, which are those of the chosen round."""
-        start = self.sample.index // len(self.samples) * len(self.samples)
-        return self.ticks[start : start + len(self.samples)]
+    def bad_luck(self) -> float:
+        """Instructions a repetition that the measured network costs more than the cheapest of those tried."""
+        return self.placements[-1] - min(self.placements) if self.placements else 0.0
 
     @property
     def minimum(self) -> float:
@@ -149,11 +150,15 @@ class Measurement:
         """The dearest sample."""
         return max(self.samples, key=lambda s: s.instructions)
 
+    @cached_property
+    def others(self) -> Background:
+        """What the samples that are not the modal one have more."""
+        return background_of(self.output, self.sample, self.samples)
+
     @property
     def background(self) -> float:
         """Instructions a repetition that the mean sample has above the modal one: timers, RCU, refills."""
-        mean = sum(s.instructions for s in self.samples) / len(self.samples)
-        return (mean - self.sample.instructions) / self.repetitions
+        return self.others.instructions / len(self.samples) / self.repetitions
 
     def functions(self, quantity: str = "instructions", sample: TreeSample | None = None) -> dict[str, float]:
         """Function (compiler suffixes folded) -> self count a repetition."""
@@ -289,14 +294,18 @@ def measure(options: SimulateOptions, kernel: kernels.Kernel, plan: Plan, seed: 
     arguments += [f"client=/run/netns/{plan.client}", f"server=/run/netns/{plan.server}"]
     arguments += [f"count=/run/netns/{plan.count_netns}", f"device={plan.wire}"]
     files = program_files(options.command[0]) if options.command else {}
-    job = GuestJob(plan, tuple(arguments), options.rounds, seed, command=options.command, files=files)
+    job = GuestJob(
+        plan, tuple(arguments), 1 if options.command else options.rounds, seed, command=options.command, files=files
+    )
     boot_options = _boot_options(options, seed)
     if options.snapshot_dir is not None:
         boot_options = replace(boot_options, snapshot=options.snapshot_dir / f"{kernel.release}-{plan.name}-{seed}")
     got = tcg_machine.boot(kernel, job, boot_options)
     output = tcg_output.parse(got.output)
-    placed = _placements(options, output.of(_REGION))
-    samples, sample, share = min(placed, key=lambda each: each[1].instructions)
+    samples = tuple(output.of(_REGION))
+    if len(samples) != options.samples:
+        raise VmError(f"the guest took {len(samples)} samples, {options.samples} were asked for")
+    sample, share = tcg_output.modal(samples)
     counters, transactions = _counters(got, options)
     symbols = tcg_machine.symbols(kernel, plan, boot_options)
     measured = Measurement(
@@ -308,7 +317,7 @@ def measure(options: SimulateOptions, kernel: kernels.Kernel, plan: Plan, seed: 
         sample=sample,
         modal_share=share,
         samples=samples,
-        placements=tuple(each[1].instructions for each in placed),
+        placements=tuple(int(line[0]) / TICKS / options.per_sample for line in got.of("placement")),
         ticks=tuple(int(line[1]) for line in got.of("ticks")),
         counters=counters,
         repetitions=options.per_sample,
@@ -324,20 +333,6 @@ def measure(options: SimulateOptions, kernel: kernels.Kernel, plan: Plan, seed: 
     return replace(measured, denominators=_denominators(options, measured.calls(), plan, per_repetition))
 
 
-def _placements(
-    options: SimulateOptions, samples: Sequence[TreeSample]
-) -> list[tuple[tuple[TreeSample, ...], TreeSample, float]]:
-    """The samples of each round, its modal one, and that one's share.
-
-    Rounds differ in hash seeds only. Entries that meet in one hash bucket cost a few steps more (a bridge's
-    forwarding table: 86 instructions a transaction), so the cheapest round is the one without such bad luck.
-    """
-    if len(samples) != options.rounds * options.samples:
-        raise VmError(f"the guest took {len(samples)} samples, {options.rounds} x {options.samples} were asked for")
-    rounds = [tuple(samples[i : i + options.samples]) for i in range(0, len(samples), options.samples)]
-    return [(each, *tcg_output.modal(each)) for each in rounds]
-
-
 def _counters(got: tcg_machine.Boot, options: SimulateOptions) -> tuple[dict[str, int], int]:
     """How the wire's counters moved, and over how many repetitions."""
     seen: dict[str, dict[str, int]] = {}
@@ -346,7 +341,6 @@ def _counters(got: tcg_machine.Boot, options: SimulateOptions) -> tuple[dict[str
     extra = got.of("extra")
     if "before" not in seen or "after" not in seen or not extra:
         raise VmError("the guest's traffic program said nothing of the wire's counters")
-    # Of several rounds the last one's: they carry the same packets.
     moved = {name: seen["after"][name] - before for name, before in seen["before"].items()}
     return moved, int(extra[0][0]) + options.samples * options.per_sample
 
@@ -363,128 +357,6 @@ def _denominators(
     if noun == "kb":
         found["operation"] = float(count)
     return found
-
-
-# -- the profile
-
-
-def profile_of(options: SimulateOptions, measurements: Sequence[Measurement]) -> Profile:
-    """One run a boot. Sample rows are the nodes of the modal tree, stacks leaf first; weights are exact counts.
-
-    Events are of kind "modelled". Kernels are called by release, or by SPEC where two have the same.
-    """
-    builder = ProfileBuilder()
-    releases = {m.kernel.spec: m.kernel.release for m in measurements}
-    alike = Counter(releases.values())
-    names = {spec: release if alike[release] == 1 else spec for spec, release in releases.items()}
-    details: list[dict[str, Any]] = []
-    for number, m in enumerate(measurements):
-        builder.runs.append(_run(options, m, names[m.kernel.spec]))
-        space = builder.namespace(Namespace(1, 1, 0, m.plan.count_netns, "host"))
-        builder.device(Device(space, 0, m.plan.wire, "veth"))
-        for key, delta in m.counters.items():
-            builder.counters.append(CounterRow(number, "device", space, m.plan.wire, -1, key, 0.0, float(delta)))
-        builder.samples(_samples(builder, number, m))
-        details.append(_details(m))
-    builder.meta = {
-        "tool": {"name": "nsprof", "version": __version__},
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "source": {"kind": "simulate", "qemu": options.qemu or qemu_program()},
-        "host": {"kernel": ", ".join(dict.fromkeys(m.kernel.release for m in measurements))},
-        "notes": [
-            "modelled: exact counts of the kernel executed under QEMU's TCG; no prefetch, speculation, page walks "
-            "or coherence"
-        ],
-        "simulate": {
-            "workload": options.workload,
-            "size_bytes": options.bytes_each if not options.command else 0,
-            "family": options.family,
-            "packets_per_sample": options.per_sample,
-            "samples": options.samples,
-            "warmup": options.warmup,
-            "mitigations": options.mitigations,
-            "caches": dict(options.caches),
-            "runs": details,
-        },
-    }
-    return builder.build()
-
-
-def _run(options: SimulateOptions, m: Measurement, kernel: str) -> Run:
-    noun = next(iter(m.denominators))
-    per = f"instructions/{noun}"
-    values = (
-        Value("instructions", m.sample.instructions / m.denominators[noun], per, "simulate"),
-        Value("background", m.background * m.repetitions / m.denominators[noun], per, "simulate"),
-    )
-    warnings = () if m.modal_share >= 0.5 else (f"only {m.modal_share:.0%} of the samples are alike",)
-    return Run(
-        scenario=m.scenario,
-        kernel=kernel,
-        label=f"seed {m.seed}",
-        cpus=1,
-        duration_s=0.0,
-        denominators=dict(m.denominators),
-        reference=f"{m.plan.wire} in {m.plan.count_netns} (rx+tx)",
-        values=values,
-        warnings=warnings,
-        command=options.command or ("simulate", options.workload),
-        status=0,
-    )
-
-
-def _samples(builder: ProfileBuilder, run: int, m: Measurement) -> Samples:
-    rows: list[tuple[int, int, int, int]] = []
-    task = builder.task(1, 1, "traffic")
-    events = [
-        builder.event(Event(name, UNITS.get(name, name.split("-")[-1]), "modelled")) if m.sample.sum_of(name) else -1
-        for name in QUANTITIES
-    ]
-    frames: dict[int, int] = {}
-    for node, counts in m.sample.counts.items():
-        path = m.output.path(node)
-        for each in path:
-            if each not in frames:
-                what = m.output.nodes[each]
-                frames[each] = builder.frame(what.name, m.modules.get(what.address, ""))
-        stack = builder.stack([frames[each] for each in path])
-        context = int(context_of(m.output.names(node)))
-        rows += [(e, stack, context, c) for e, c in zip(events, counts[1:], strict=True) if c and e >= 0]
-    event, stack_column, context_column, weight = zip(*rows, strict=True)
-    return Samples.build(
-        len(rows),
-        run=run,
-        event=event,
-        task=task,
-        context=context_column,
-        stack=stack_column,
-        count=weight,
-        weight=weight,
-    )
-
-
-def _details(m: Measurement) -> dict[str, Any]:
-    """What the file tells of a boot besides its modal tree."""
-    return {
-        "scenario": m.scenario,
-        "kernel": m.kernel.release,
-        "seed": m.seed,
-        "instructions": m.sample.instructions,
-        "modal_share": m.modal_share,
-        "modal_sample": m.sample.index,
-        "hash_placements": list(m.placements),
-        "minimum": min(s.instructions for s in m.samples),
-        "worst": m.worst.instructions,
-        "worst_contains": dict(list(m.excess().items())[:10]),
-        "background": m.background * m.repetitions,
-        "unmatched_returns": m.sample.unmatched,
-        "unmatched_returns_all": sum(s.unmatched for s in m.samples),
-        "user_instructions": m.sample.totals["user"],
-        "tree": dict(m.sample.totals),
-        "calls": m.sample.totals["calls"],
-        "totals": [s.instructions for s in m.samples],
-        "wall_s": round(m.wall_s, 3),
-    }
 
 
 def iter_by_scenario(measurements: Sequence[Measurement]) -> Iterator[tuple[str, str, list[Measurement]]]:

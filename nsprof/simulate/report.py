@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -112,6 +113,7 @@ def report_parts(
         parts.append(
             Lines(("Misses: median (least..most) over the boots; page placement moves them, even in sign.",))
         )
+    parts += _background(groups, noun)
     parts += _warnings(groups)
     if len(kernels) > 1:
         parts += _patchset(groups, kernels, limit, noun)
@@ -144,7 +146,7 @@ def _totals(kernel: str, groups: Sequence[Group], estimate: Mapping[str, float])
         Column("%"),
     ]
     columns += [Column("background", keep=2), Column("loads", keep=4), Column("stores", keep=4)]
-    columns += [Column("rep iter.", keep=6), Column("skbs", keep=5), Column("modal", keep=3)]
+    columns += [Column("rep iter.", keep=6), Column("skbs", keep=5), Column("alike", keep=3)]
     columns += [Column(q.replace("-", " "), keep=1) for q in present]
     if estimate:
         columns.append(Column("estimate ns"))
@@ -157,12 +159,39 @@ def _totals(kernel: str, groups: Sequence[Group], estimate: Mapping[str, float])
         row += ["", ""] if group is groups[0] else [_signed(total - base), f"{(total - base) / base:+.1%}"]
         row.append(_number(round(statistics.median(m.background for m in group.boots) * group.scale, 1)))
         row += [_spread(group.per_unit(q)) for q in ("loads", "stores", "rep-iterations")]
-        row += [f"{first.denominators.get('skb', 0) / unit:g}", f"{min(m.modal_share for m in group.boots):.0%}"]
+        row += [f"{first.denominators.get('skb', 0) / unit:g}", _alike(min(group.boots, key=lambda m: m.modal_share))]
         row += [_spread(group.per_unit(q)) for q in present]
         if estimate:
             row.append(_number(round(_estimate_ns(group, estimate), 1)))
         rows.append(tuple(row))
     return Grid(tuple(columns), tuple(rows), title=f"kernel {kernel}")
+
+
+def _alike(m: Measurement) -> str:
+    return f"{round(m.modal_share * len(m.samples))} of {len(m.samples)}"
+
+
+def _background(groups: Sequence[Group], noun: str) -> list[Part]:
+    """What the samples that are not the modal one have more, by kind; and what the column means."""
+    lines = []
+    for group in groups:
+        boots = group.boots
+        other = sum(m.others.samples - m.others.alike for m in boots)
+        kinds: Counter[str] = Counter()
+        for m in boots:
+            kinds.update({kind.name: kind.instructions for kind in m.others.kinds})
+        if other:
+            held = ", ".join(f"{name} {_signed(count / other)}" for name, count in kinds.most_common() if count)
+            total = sum(kinds.values()) / other
+            samples = sum(m.others.samples for m in boots)
+            lines.append(f"{group.title}: {other} of {samples} samples hold {_signed(round(total))} each: {held}")
+    if not lines:
+        return []
+    meaning = (
+        f"Background: what the mean sample has above the modal one, per {noun}. It comes by the guest's clock (an "
+        "instruction takes 2 ns of it), not by the packet."
+    )
+    return [Lines((meaning,)), Lines(tuple(lines), bullet=True)]
 
 
 def _estimate_ns(group: Group, estimate: Mapping[str, float]) -> float:
@@ -178,6 +207,12 @@ def _warnings(groups: Sequence[Group]) -> list[Part]:
         if share < 0.5:
             lines.append(
                 f"{group.title}: only {share:.0%} of the samples are alike; take more --samples or --packets"
+            )
+        unlucky = max(m.bad_luck for m in group.boots)
+        if unlucky:
+            lines.append(
+                f"{group.title}: {_number(unlucky)} instructions above the cheapest network that was tried: its hash "
+                "buckets are fuller; take more --rounds"
             )
         unmatched = max(m.sample.unmatched for m in group.boots)
         if unmatched:
@@ -254,7 +289,16 @@ def document(options: SimulateOptions, measurements: Sequence[Measurement]) -> d
                 "background": [m.background * g.scale for m in g.boots],
                 "minimum": [m.minimum * g.scale for m in g.boots],
                 "worst": [m.worst.instructions / m.repetitions * g.scale for m in g.boots],
+                "background_kinds": [
+                    {
+                        kind.name: {"samples": kind.samples, "instructions": kind.instructions}
+                        for kind in m.others.kinds
+                    }
+                    for m in g.boots
+                ],
+                "samples": [len(m.samples) for m in g.boots],
                 "modal_share": [m.modal_share for m in g.boots],
+                "hash_bad_luck": [m.bad_luck for m in g.boots],
                 "unmatched_returns": [m.sample.unmatched for m in g.boots],
                 "denominators": dict(g.boots[0].denominators),
                 "functions": g.functions(),

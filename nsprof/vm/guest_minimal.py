@@ -73,13 +73,13 @@ class Plan:
 class GuestJob:
     """What the guest does once its network stands: `arguments` are those of the traffic program.
 
-    `rounds`: the network is built, measured and removed so many times, since each time brings other hash seeds;
-    they follow from `seed`, whatever else differs between jobs.
+    `tries`: the network is built and removed again until one of so many, or of a few more, has no bad luck with its
+    hash seeds (probes/tcg/traffic.c); they follow from `seed`, whatever else differs between jobs.
     """
 
     plan: Plan | None
     arguments: tuple[str, ...] = ()
-    rounds: int = 1
+    tries: int = 1
     seed: int = 1
     dump_symbols: bool = False
     command: tuple[str, ...] = ()
@@ -162,20 +162,26 @@ def _scripts(job: GuestJob) -> dict[str, str]:
     scripts: dict[str, str] = {}
     if job.dump_symbols:
         start += ["echo NSPROF ready", "cat /proc/modules /proc/kallsyms | gzip -1 | traffic bulk || fail symbols"]
-    for number in range(0 if job.dump_symbols else job.rounds):
+    else:
+        start += ["attempt=1", "while :; do"]
         if job.plan:
             start += _plan_lines(job.plan, scripts)
-        if number == 0:
-            start.append("echo NSPROF ready")
-        if job.arguments:
-            words = [*job.arguments, *(("--", *job.command) if job.command else ())]
-            start.append("traffic " + " ".join(shlex.quote(word) for word in words) + " || fail traffic program")
-        if job.plan and number + 1 < job.rounds:
-            # Removal goes on in the background; sleeping costs nothing here, idle time is skipped.
-            start += [f"{_IP} -batch /job/remove || fail removal of namespaces", "sleep 1"]
+        start.append('[ "$attempt" = 1 ] && echo NSPROF ready')
+        start += [*_traffic_lines(job), "attempt=$((attempt + 1))", "done"]
     start += ["echo NSPROF done", "poweroff -f", "sleep 9"]
     scripts["start"] = "\n".join(start) + "\n"
     return scripts
+
+
+def _traffic_lines(job: GuestJob) -> list[str]:
+    if not job.arguments:
+        return ["break"]
+    words = [*job.arguments, f"tries={job.tries}"]
+    command = ["--", *job.command] if job.command else []
+    line = " ".join(["traffic", *map(shlex.quote, words), 'attempt="$attempt"', *map(shlex.quote, command)])
+    # Removal goes on in the background; sleeping costs nothing here, idle time is skipped.
+    remove = f"{_IP} -batch /job/remove || fail removal of namespaces; sleep 1" if job.plan else ":"
+    return [line, "case $? in 0) break;; 3) " + remove + ";; *) fail traffic program;; esac"]
 
 
 def _plan_lines(plan: Plan, scripts: dict[str, str]) -> list[str]:

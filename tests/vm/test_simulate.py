@@ -104,7 +104,7 @@ def test_flame_graph_and_report_totals_are_the_regions_total(three: dict[str, Me
 def test_instruction_total_agrees_with_virtual_time(three: dict[str, Measurement]) -> None:
     # icount: an instruction takes 2 ns of the virtual clock, which the guest's TSC counts.
     for m in three.values():
-        for sample, ticks in zip(m.samples, m.round_ticks, strict=True):
+        for sample, ticks in zip(m.samples, m.ticks, strict=True):
             counted = sample.totals["executed"] + sample.totals["user"]
             by_clock = ticks >> tcg_machine.ICOUNT_SHIFT
             assert abs(counted - by_clock) <= by_clock * 0.001
