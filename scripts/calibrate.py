@@ -1,56 +1,79 @@
 #!/usr/bin/env python3
 """Measures whether the statistics keep their promises on this machine (docs/method.md, "Calibration").
 
-    sudo .venv/bin/python scripts/calibrate.py [--pairs 3] [--runs 8] [--synthetic 1000] [-- COMMAND...]
-    .venv/bin/python scripts/calibrate.py --profile aa.nsprof            judge recorded runs again, without root
+    sudo .venv/bin/python scripts/calibrate.py [--pairs 20] [--runs 8] [--synthetic 1000] [-o aa.nsprof]
+    sudo .venv/bin/python scripts/calibrate.py -o aa.nsprof --resume --max-time 200      go on, so many seconds
+    .venv/bin/python scripts/calibrate.py --profile aa.nsprof                            judge again, without root
 
-Ends with 1 when a promise was not kept.
+Ends with 1 when a promise was not kept, 3 when runs are still lacking (--resume goes on).
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
+from pathlib import Path
 
 from nsprof import store
-from nsprof.calibrate import calibrate, run_and_calibrate
+from nsprof.bench import resume
+from nsprof.calibrate import COMMAND, calibrate, plan_pairs, record_pairs
 from nsprof.errors import NsprofError
+from nsprof.model.profile import Profile
 
 
 def main() -> int:
     """Run it."""
     parser = argparse.ArgumentParser(description="Calibrate nsprof's statistics on this machine.")
-    parser.add_argument("--pairs", type=int, default=3, help="native A/A pairs")
+    parser.add_argument("--pairs", type=int, default=20, help="repeats of the native part")
     parser.add_argument("--runs", type=int, default=8, help="runs a side")
     parser.add_argument("--synthetic", type=int, default=1000, help="synthetic pairs for each question")
-    parser.add_argument("--scenario", default="veth-bridge")
-    parser.add_argument("--profile", help="recorded runs of an earlier call (same --pairs and --runs)")
+    parser.add_argument("--profile", help="recorded runs of an earlier call: only judge them")
     parser.add_argument("-o", "--output", help="keep the recorded runs here")
+    parser.add_argument("--resume", action="store_true", help="go on with the runs in the output file")
+    parser.add_argument("--max-time", type=float, default=0.0, help="start no run after so many seconds")
+    parser.add_argument("--seed", type=int, default=1, help="of the order of runs")
     parser.add_argument("command", nargs="*", default=None)
     given = parser.parse_args()
-    command = given.command or ["netperf", "-t", "UDP_RR", "-l", "1"]
+    if given.resume and not given.output:
+        parser.error("--resume needs the file to go on with: -o FILE")
     try:
-        if given.profile:
-            result = calibrate(
-                store.load(given.profile), pairs=given.pairs, synthetic=given.synthetic, runs=given.runs
-            )
-        else:
-            profile, result = run_and_calibrate(
-                command,
-                scenario=given.scenario,
-                pairs=given.pairs,
-                runs=given.runs,
-                synthetic=given.synthetic,
-                say=lambda done, total, what: print(f"run {done} of {total} {what}", file=sys.stderr),
-            )
-            if given.output:
-                store.save(profile, given.output)
+        profile = store.load(given.profile) if given.profile else _record(given)
+        if not given.profile and _lacking(profile, given):
+            return 3
+        result = calibrate(
+            profile, synthetic=given.synthetic, runs=given.runs, say=lambda line: print(line, flush=True)
+        )
     except NsprofError as error:
         print(f"calibrate: {error}", file=sys.stderr)
         return error.exit_code
-    print("\n".join(result.lines))
     print("every promise was kept" if result.kept else "NOT every promise was kept")
     return 0 if result.kept else 1
+
+
+def _record(given: argparse.Namespace) -> Profile:
+    plan = plan_pairs(given.command or COMMAND, pairs=given.pairs, runs=given.runs, seed=given.seed)
+    plan = dataclasses.replace(plan, max_time_s=given.max_time)
+    earlier = resume.open_earlier(given.output, plan) if given.resume else None
+
+    def advance(done: int, total: int, what: str) -> None:
+        if what and done % 20 == 0:
+            print(f"run {done + 1} of {total}: {what}", file=sys.stderr)
+
+    profile = record_pairs(plan, earlier=earlier, advance=advance)
+    if given.output:
+        store.save(profile, given.output)
+    return profile
+
+
+def _lacking(profile: Profile, given: argparse.Namespace) -> bool:
+    done = sum(not run.failed and not run.warmup for run in profile.runs)
+    wanted = 5 * given.pairs * given.runs
+    if done >= wanted:
+        return False
+    where = given.output and Path(given.output).name
+    print(f"{done} of {wanted} runs are there" + (f" in {where}; --resume goes on" if where else ""))
+    return True
 
 
 if __name__ == "__main__":

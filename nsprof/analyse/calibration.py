@@ -19,7 +19,7 @@ from nsprof.analyse.selection import view
 from nsprof.analyse.stacks import function_table, leaf_functions, stack_table
 from nsprof.model.profile import Profile
 
-__all__ = ["Noise", "Rate", "aa_pairs", "injected_pairs", "native_pair", "noise_of", "quiet"]
+__all__ = ["Found", "Noise", "Rate", "aa_pairs", "found", "injected_pairs", "noise_of", "quiet", "rate"]
 
 _Array = NDArray[np.float64]
 
@@ -175,16 +175,50 @@ def _flags(base: _Array, new: _Array, counts: _Array) -> tuple[bool, bool]:
     return functions, bool(totals.p[0] < statistics.ALPHA)
 
 
-def native_pair(profile: Profile, base: str, new: str) -> tuple[bool, bool, float]:
-    """(a function is flagged, the total is flagged, half-width of the total's interval as a share) of a real pair."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a comparison of two recorded scenarios says: whether any function is flagged, and one difference (a
+    function's, or the total's) with its interval and whether it is flagged. `half` is half of the interval as a share
+    of the base's total."""
+
+    flagged: bool
+    total_flagged: bool
+    delta: float
+    low: float
+    high: float
+    seen: bool
+    half: float
+
+    def holds(self, truth: float) -> bool:
+        """Whether the interval holds a value."""
+        return self.low <= truth <= self.high
+
+
+def found(profile: Profile, base: str, new: str, *, function: str = "") -> Found:
+    """Compare two scenarios by the rules of a diff; `function` is a part of one's name, "" the total."""
     sides = two_sides(profile, profile, base_scenario=base, new_scenario=new)
     keys = [leaf_functions(v, t, sides.functions) for v, t in zip(sides.views, sides.tables, strict=True)]
     costs = [v.by_run(k, len(sides.functions)) for v, k in zip(sides.views, keys, strict=True)]
     counts = sum(
         v.by_run(k, len(sides.functions), v.count).sum(axis=1) for v, k in zip(sides.views, keys, strict=True)
     )
-    functions, total = _flags(costs[0], costs[1], np.asarray(counts, "f8"))
+    testable = 2 * np.asarray(counts, "f8") >= costs[0].shape[1] + costs[1].shape[1]
+    evidence = statistics.compare(costs[0], costs[1], testable=testable)
     sums = [v.totals()[np.newaxis] for v in sides.views]
-    evidence = statistics.compare(sums[0], sums[1])
-    half = float(evidence.high[0] - evidence.low[0]) / 2 / float(sums[0].mean())
-    return functions, total, half
+    totals = statistics.compare(sums[0], sums[1])
+    at, of, means = 0, totals, sums
+    if function:
+        at = next((i for i, name in enumerate(sides.functions.name) if function in name), -1)
+        of, means = evidence, costs
+    half = float(totals.high[0] - totals.low[0]) / 2 / float(sums[0].mean())
+    if at < 0:
+        return Found(bool((evidence.q < statistics.ALPHA).any()), False, 0.0, 0.0, 0.0, False, half)
+    return Found(
+        flagged=bool((evidence.q < statistics.ALPHA).any()),
+        total_flagged=bool(totals.p[0] < statistics.ALPHA),
+        delta=float(means[1][at].mean() - means[0][at].mean()),
+        low=float(of.low[at]),
+        high=float(of.high[at]),
+        seen=bool(of.q[at] < statistics.ALPHA),
+        half=half,
+    )

@@ -1,7 +1,7 @@
 """Experiments as files: TOML in, a Plan out. Every key is checked; nothing in the file is executed but its commands.
 
 title = "..."                        runs = 8      baseline = "host"     needs = ["vrf"]
-[topology]   wire-rate, mtu, offload, ipv6, host-netns, pin
+[topology]   wire-rate, mtu, offload, ipv6, host-netns, pin, uplink, remote, take-uplink
 [scenarios]  shapes, containers, busy
 [[workload]] name, command (with {seconds}), seconds, direction
 [reduced]    what replaces the above without --full: runs, seconds, containers, shapes
@@ -57,6 +57,9 @@ _SCHEMA: dict[str, dict[str, type | tuple[type, ...]]] = {
         "ipv6": bool,
         "host-netns": str,
         "pin": bool,
+        "uplink": str,
+        "remote": str,
+        "take-uplink": bool,
     },
     "scenarios": {"shapes": list, "containers": list, "busy": list},
     "workload": {"name": str, "command": list, "seconds": int, "direction": str},

@@ -94,6 +94,7 @@ class Plan:
                     "offloads": dict(c.spec.offloads),
                     "host_netns": c.spec.host_netns,
                     "pin": c.spec.pin,
+                    **{k: v for k, v in (("uplink", c.spec.uplink), ("remote", c.spec.remote)) if v},
                 }
                 for c in self.cases
             ],
@@ -151,6 +152,9 @@ def topology_spec(shape: str, knobs: Mapping[str, Any], *, where: str = "--wire-
         offloads=parse_offloads(knobs.get("offload", "")),
         host_netns=knobs.get("host_netns", "own"),
         pin=knobs.get("pin", True),
+        uplink=knobs.get("uplink", ""),
+        remote=knobs.get("remote", ""),
+        take_uplink=knobs.get("take_uplink", False),
     )
     check_spec(spec, topology.SHAPES)
     return spec

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from nsprof import topology, workload
-from nsprof.bench import pktgen, resume, stopping, warmup
+from nsprof.bench import far, pktgen, resume, stopping, warmup
 from nsprof.bench.plan import Case, Plan, Progress, part_of
 from nsprof.collect import host
 from nsprof.collect.ledger import Ledger
@@ -135,6 +135,7 @@ def run_plan(
         kinds = [stack.enter_context(Observer(SamplerConfig(**base)))]
         if plan.hop:
             kinds.append(stack.enter_context(Observer(SamplerConfig(hop=True, **base))))
+        bench.notes += far.notes(plan)
         if kinds[0].fallback:
             bench.notes.append(kinds[0].fallback)
         if earlier is not None:
@@ -252,24 +253,26 @@ def _observed(bench: _Bench, observer: Observer, case: Case) -> None:
         clients = topo.clients if case.busy == "all" else topo.clients[:1]
         if pktgen.is_pktgen(case.command):
             clients = topo.clients
-        paths = [topo.host.netns_path, topo.server.netns_path, *(c.netns_path for c in topo.clients)]
+        ends = [p for p in (clients[0].netns_path, topo.server.netns_path) if p]
+        paths = [p for p in (topo.host.netns_path, topo.server.netns_path) if p]
+        paths += [c.netns_path for c in topo.clients]
         reference = (topo.reference[0].netns_path, topo.reference[1])
         if pktgen.is_pktgen(case.command):
             reference = (topo.clients[0].netns_path, "eth0")
         scene = Scene(
             scenario=case.name,
             namespaces=dict(zip(dict.fromkeys(paths), topo.namespaces, strict=True)),
-            ends=(clients[0].netns_path, topo.server.netns_path),
+            ends=tuple(ends),
             reference=reference,
             dut_cpus=topo.dut_cpus if not pktgen.is_pktgen(case.command) else (),
             remote_cpus=topo.remote_cpus if not pktgen.is_pktgen(case.command) else (),
             kernel=platform.release(),
         )
         if case.name not in bench.topologies:
-            ends = {place.name: place.netns_path for place in (topo.host, topo.server, topo.client)}
+            places = {p.name: p.netns_path for p in (topo.host, topo.server, topo.client) if p.netns_path}
             bench.topologies[case.name] = {
                 **topo.describe(),
-                "namespaces": host.snapshot(ends, tools=False)["namespaces"],
+                "namespaces": host.snapshot(places, tools=False)["namespaces"],
             }
         watch = warmup.RateWatch(*reference)
         number = len(builder.runs)
@@ -308,7 +311,7 @@ def _with_servers(
     """Servers up, then the window. In reverse every container has a server and the clients run in the remote."""
     if not case.reverse:
         driver = workload.driver(case.command, timeout_s=plan.timeout_s)
-        with driver.servers(topo.server, len(clients)):
+        with far.serving(driver, topo, len(clients)):
             addresses = [topo.server_address] * len(clients)
             return observe(lambda: _drive([driver], [list(clients)], [addresses]))
     with ExitStack() as stack:

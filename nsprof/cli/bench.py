@@ -62,6 +62,11 @@ class _Bench(click.Command):
 @click.option("-6", "ipv6", is_flag=True, help="IPv6.")
 @click.option("--host-netns", type=click.Choice(["own", "init"]), default="own", show_default=True)
 @click.option("--pin/--no-pin", default=True, show_default=True, help="Each side on its own CPU.")
+@click.option("--uplink", default="", metavar="DEV", help="A real device instead of the wire; put back afterwards.")
+@click.option(
+    "--remote", default="", metavar="HOST", help="The machine there: ADDRESS, ssh:USER@HOST, or vm (a guest)."
+)
+@click.option("--take-uplink", is_flag=True, help="Even if the uplink carries the default route or this session.")
 @click.option("--timeout", "timeout_s", default=0.0, type=Seconds(), help="End a run after N seconds.")
 @click.option("--max-time", "max_time_s", default=0.0, type=Seconds(), help="Start no run after N s.")
 @click.option("--seed", default=None, type=int, help="Of the random order (default: drawn, and stored).")
@@ -126,10 +131,29 @@ def _plan(ctx: click.Context, options: dict[str, Any]) -> Plan:
         if until:
             given = {"until": until, "runs": MOST_RUNS, **given}
         plan = experiment.load(words[0], full=options["full"], seconds=options["seconds"], **given)
-        return dataclasses.replace(plan, count=options["count"])
+        return _far(dataclasses.replace(plan, count=options["count"]), options)
     runs = options["runs"] or (MOST_RUNS if until else 3)
     names = BenchOptions.__dataclass_fields__
-    return plan_of(BenchOptions(**{k: v for k, v in options.items() if k in names} | {"runs": runs, "until": until}))
+    given = {k: v for k, v in options.items() if k in names} | {"runs": runs, "until": until}
+    return _far(plan_of(BenchOptions(**given)), options)
+
+
+def _far(plan: Plan, options: dict[str, Any]) -> Plan:
+    """The plan with the remote end of the command line, or that of its file."""
+    from nsprof.bench.far import with_far_end
+
+    first = plan.cases[0].spec if plan.cases else None
+    uplink = options["uplink"] or (first.uplink if first else "")
+    remote = options["remote"] or (first.remote if first else "")
+    if not uplink and not remote:
+        if options["take_uplink"]:
+            raise UsageError("--take-uplink without an uplink", "--uplink DEV --remote HOST")
+        return plan
+    take = options["take_uplink"] or bool(first and first.take_uplink)
+    plan, left = with_far_end(plan, uplink=uplink, remote=remote, take_uplink=take)
+    for line in left:
+        click.echo(f"nsprof: {line}", err=True)
+    return plan
 
 
 #: Options whose place is the file where there is one.
@@ -204,6 +228,11 @@ def _kernels(ctx: click.Context, options: dict[str, Any]) -> int:
     from nsprof.bench.kernels import bench_kernels
 
     runs = options["runs"]
+    if options["uplink"] or options["remote"]:
+        raise UsageError(
+            "a guest of --kernel has neither this machine's devices nor guests of its own",
+            "--uplink and --remote measure the running kernel; compare two with 'nsprof diff OLD NEW'",
+        )
     if options["resume"]:
         raise UsageError("--resume goes on with runs on this machine's kernel, not with boots", "leave it out")
     if options["command"] and options["command"][0].endswith(".toml"):

@@ -22,6 +22,11 @@ class TopologySpec:
 
     `shape` is "host", "device", "veth-route", "veth-bridge", ...; `containers` how many, `family` 4 or 6,
     `mtu` 0 = the kernel's default, `wire_rate_bps` 0 = unlimited, `host_netns` "own" or "init".
+
+    `uplink` is a device of this machine that takes the place of the wire's near end; then `remote` is the other
+    machine: its address on that wire, or "ssh:USER@HOST[=ADDRESS]" where nsprof is to start its servers. Without an
+    uplink `remote` is "" (a namespace) or "vm" (a guest behind virtio, a tap device and a bridge). `take_uplink` allows
+    an uplink that carries the default route.
     """
 
     shape: str = "host"
@@ -32,6 +37,9 @@ class TopologySpec:
     offloads: Offloads = field(default_factory=dict)
     host_netns: str = "own"
     pin: bool = True
+    uplink: str = ""
+    remote: str = ""
+    take_uplink: bool = False
 
 
 @dataclass(frozen=True, slots=True)

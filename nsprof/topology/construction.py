@@ -13,10 +13,11 @@ from nsprof.model.scenario import Place, TopologySpec
 from nsprof.netns import entered
 from nsprof.topology import ethtool, reach, shapes, sysctl
 from nsprof.topology import netlink as nl
+from nsprof.topology.announce import announce
 from nsprof.topology.dumps import LinkInfo, dump_links
 from nsprof.topology.maker import ETH, MANY, Maker
 from nsprof.topology.namespaces import Ns, RunDirectory, apart, set_receive_cpus
-from nsprof.topology.plan import check_run_id, check_spec, choose_cpus, new_run_id
+from nsprof.topology.plan import Addresses, Macs, check_run_id, check_spec, choose_cpus, new_run_id
 from nsprof.topology.remove import remove
 from nsprof.topology.state import State
 
@@ -68,9 +69,36 @@ class Topology:
         self._steer()
         for ns, device in [*self._chain[:4], *self._chain[-2:]]:
             reach.wait_until_running(ns.path, device, check)
-        for client in dict.fromkeys((self.clients[0], self.clients[-1])):
-            reach.wait_until_reachable(client.netns_path, self.server_address, check)
+        if self.spec.uplink:
+            self._announce()
+        if self.spec.remote != "vm":  # a guest is started later, by whoever wants it
+            self.wait_reachable(check)
         self._facts["build_s"] = round(time.monotonic() - began, 6)
+
+    def _announce(self) -> None:
+        """The other machine may know the test's addresses by the hardware addresses of an earlier topology."""
+        place, device = self.reference
+        with entered(place.netns_path), nl.Rtnl() as door:
+            own = next(link.address for link in dump_links(door) if link.name == device)
+        bridged = self.spec.shape in ("veth-bridge", "macvlan")
+        known = [(self.host.address, Macs.bridge if self.spec.shape == "veth-bridge" else own)]
+        if self.spec.shape != "veth-nat":
+            known += [(c.address, Macs.container(n) if bridged else own) for n, c in enumerate(self.clients)]
+        announce(place.netns_path, device, [(address, mac) for address, mac in known if address])
+
+    def wait_reachable(self, check: Callable[[], None] = lambda: None, timeout_s: float = 15.0) -> None:
+        """Wait until the first and the last client have an echo answered by the server. Raises TopologyError."""
+        for client in dict.fromkeys((self.clients[0], self.clients[-1])):
+            try:
+                reach.wait_until_reachable(client.netns_path, self.server_address, check, timeout_s)
+            except TopologyError as error:
+                if not self.spec.uplink:
+                    raise
+                prefix = Addresses(self.spec.family).prefix
+                raise TopologyError(
+                    f"{self.server_address} does not answer on uplink {self.spec.uplink} (within {timeout_s:g} s)",
+                    f"at the other machine: ip addr add {self.server_address}/{prefix} dev ITS_DEVICE",
+                ) from error
 
     def _places(self, maker: Maker) -> None:
         def place(ns: Ns, address: str, cpus: tuple[int, ...]) -> Place:
@@ -80,12 +108,16 @@ class Topology:
         host_address = "" if self.spec.shape == "device" else addresses.host
         self.host = place(maker.host, host_address, self.dut_cpus)
         self.server_address = maker.server_address
-        self.server = place(maker.remote, self.server_address, self.remote_cpus)
+        self.server = (
+            Place("", "remote", self.server_address, (), "remote")
+            if maker.remote is None
+            else place(maker.remote, self.server_address, self.remote_cpus)
+        )
         pairs = zip(maker.containers, maker.container_addresses, strict=True)
         self.clients = tuple(place(ns, address, self.dut_cpus) for ns, address in pairs) or (self.host,)
         self.client = self.clients[0]
         self.reference = (self.client if maker.reference_in_container else self.host, maker.names.wire)
-        self._made = [maker.host, maker.remote, *maker.containers]
+        self._made = [maker.host, *([maker.remote] if maker.remote is not None else []), *maker.containers]
         self._chain = maker.chain_devices
 
     def _shape_wire(self, maker: Maker) -> None:
@@ -122,8 +154,14 @@ class Topology:
         set_receive_cpus([(place.netns_path, wire, self.dut_cpus), (self.server.netns_path, ETH, self.remote_cpus)])
 
     @property
+    def far(self) -> str:
+        """Where the server's end is: "namespace", "machine" (behind an uplink), or "vm" (a guest that is not yet
+        there: its tap device is `tap` in the server's namespace)."""
+        return "machine" if self.spec.uplink else "vm" if self.spec.remote == "vm" else "namespace"
+
+    @property
     def namespaces(self) -> tuple[Namespace, ...]:
-        """Host, remote, then the containers."""
+        """Host, remote (where it is a namespace), then the containers."""
         from nsprof.model.profile import Namespace
 
         return tuple(Namespace(ns.inode, ns.cookie, name=ns.name, role=ns.role) for ns in self._made)
@@ -160,6 +198,7 @@ class Topology:
             "difference": self.shape.difference,
             "clients": [client.address for client in self.clients[:8]],
             "server_address": self.server_address,
+            "far": self.far,
             "reference": f"{device} in {place.name}",
             "dut_cpus": list(self.dut_cpus),
             "remote_cpus": list(self.remote_cpus),

@@ -16,7 +16,7 @@ import struct
 
 from nsprof.errors import TopologyError
 
-__all__ = ["read_all", "set_"]
+__all__ = ["masks", "read_all", "set_", "set_masks"]
 
 _SIOCETHTOOL = 0x8946
 _GSTRINGS, _GSSET_INFO, _GFEATURES, _SFEATURES = 0x1B, 0x37, 0x3A, 0x3B
@@ -70,6 +70,20 @@ def _features(device: str) -> tuple[int, int]:
         changeable |= (available & ~never) << 32 * block
         active |= on << 32 * block
     return changeable, active
+
+
+def masks(device: str) -> tuple[int, int]:
+    """(changeable, active) features as bit masks, to be put back by `set_masks`."""
+    return _features(device)
+
+
+def set_masks(device: str, changeable: int, active: int) -> None:
+    """Put back what `masks` gave."""
+    if _features(device) == (changeable, active):
+        return
+    blocks = (len(_names(device)) + 31) // 32
+    words = [(m >> 32 * block) & 0xFFFFFFFF for block in range(blocks) for m in (changeable, changeable & active)]
+    _call(device, struct.pack(f"=II{2 * blocks}I", _SFEATURES, blocks, *words))
 
 
 def read_all(device: str) -> dict[str, bool]:

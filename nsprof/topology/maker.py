@@ -9,16 +9,19 @@ from nsprof.errors import TopologyError
 from nsprof.model.scenario import TopologySpec
 from nsprof.netns import entered
 from nsprof.topology import netlink as nl
-from nsprof.topology import sysctl
+from nsprof.topology import sysctl, uplink
 from nsprof.topology.clash import refuse_clash, refuse_learned_default
 from nsprof.topology.namespaces import Ns, RunDirectory
-from nsprof.topology.plan import Addresses, Macs, Names
+from nsprof.topology.plan import Addresses, Macs, Names, far_address
 from nsprof.topology.state import State
+from nsprof.topology.tap import make_tap
 
-__all__ = ["ETH", "LAST_METRIC", "MANY", "Maker"]
+__all__ = ["ETH", "LAST_METRIC", "MANY", "TAP", "Maker"]
 
 #: The device inside a container and in the remote namespace.
 ETH = "eth0"
+#: With a guest as the remote end: its tap device and the bridge that joins it to the wire.
+TAP, TAP_BRIDGE = "tap0", "br0"
 #: Above so many containers neighbours are made known for ever instead of being asked for: the kernel keeps at most
 #: 1,024 others, of all namespaces together (net.ipv4.neigh.default.gc_thresh3), and drops packets beyond.
 MANY = 100
@@ -41,8 +44,8 @@ class Maker:
         self.containers: list[Ns] = []
         self.container_addresses: list[str] = []
         self.host: Ns
-        self.remote: Ns
-        self.server_address = self.addresses.remote
+        self.remote: Ns | None = None
+        self.server_address = far_address(spec) if spec.uplink else self.addresses.remote
         self.reference_in_container = False
         self.chain_devices: list[tuple[Ns, str]] = []
 
@@ -50,14 +53,17 @@ class Maker:
 
     def make_ends(self) -> None:
         """The host namespace (a new one or the present one), the remote namespace, and the wire between them."""
+        if self.spec.uplink:
+            self._take_uplink()
+            return
         if self.spec.host_netns == "init":
             self.host = self.directory.keep("host", "host")
             self._guard_init()
         else:
             self.host = self.directory.create("host", "host")
             self._prepare_own(self.host)
-        self.remote = self.directory.create("remote", "remote")
-        self._prepare_own(self.remote)
+        remote = self.remote = self.directory.create("remote", "remote")
+        self._prepare_own(remote)
         wire = self.names.wire
         self.own_device(wire)
         self.host.rtnl.send(
@@ -65,7 +71,7 @@ class Maker:
                 nl.add_pair(
                     wire,
                     ETH,
-                    self.remote.fd,
+                    remote.fd,
                     mtu=self.spec.mtu,
                     macs=(Macs.wire, Macs.remote),
                     indexes=_WIRE_INDEXES if self.spec.host_netns == "own" else (0, 0),
@@ -73,16 +79,58 @@ class Maker:
             ]
         )
         self.quieten(wire)
-        index = self.remote.rtnl.index(ETH)
-        self.remote.rtnl.send(
+        if self.spec.remote == "vm":
+            self._make_tap(remote)
+        else:
+            index = remote.rtnl.index(ETH)
+            remote.rtnl.send(
+                [
+                    nl.set_link("lo", up=True),
+                    nl.add_address(index, self.addresses.remote, self.addresses.prefix, "the remote end"),
+                    nl.set_link(ETH, up=True),
+                ]
+            )
+        self.chain_devices += [(self.host, wire), (remote, ETH)]
+        self.check()
+
+    def _take_uplink(self) -> None:
+        """The user's device into a new host namespace. What it was like is written down before it is moved."""
+        device = self.spec.uplink
+        home = self.directory.keep("home", "home")
+        try:
+            uplink.refuse(home.rtnl, device, take=self.spec.take_uplink)
+            self.state.uplink = uplink.snapshot(home.rtnl, device)
+            self.state.save()
+            self.host = self.directory.create("host", "host")
+            self._prepare_own(self.host)
+            home.rtnl.send([nl.set_link(device, netns_fd=self.host.fd)])
+        finally:
+            home.close()
+        if self.spec.mtu:
+            self.host.rtnl.send([nl.set_link(device, mtu=self.spec.mtu)])
+        self.chain_devices.append((self.host, device))
+        self.check()
+
+    def _make_tap(self, remote: Ns) -> None:
+        """The remote namespace as the host of a guest: a bridge between the wire and a tap device."""
+        remote.rtnl.send([nl.add_link("bridge", TAP_BRIDGE, mtu=self.spec.mtu, mac=Macs.remote_bridge)])
+        make_tap(TAP)
+        bridge = remote.rtnl.index(TAP_BRIDGE)
+        mtu = self.spec.mtu
+        remote.rtnl.send(
             [
                 nl.set_link("lo", up=True),
-                nl.add_address(index, self.addresses.remote, self.addresses.prefix, "the remote end"),
-                nl.set_link(ETH, up=True),
+                nl.set_link(TAP_BRIDGE, up=True),
+                nl.set_link(ETH, master=bridge, up=True),
+                nl.set_link(TAP, master=bridge, up=True, mtu=mtu),
             ]
         )
-        self.chain_devices += [(self.host, wire), (self.remote, ETH)]
-        self.check()
+
+    def far_end(self) -> Ns:
+        """The remote namespace, for shapes that do something there. Raises TopologyError where it is none of ours."""
+        if self.remote is None or self.spec.remote:
+            raise TopologyError(f"shape {self.spec.shape!r} needs a remote end of nsprof's own", "leave out --remote")
+        return self.remote
 
     def _prepare_own(self, ns: Ns) -> None:
         """Settings of a new namespace (the calling thread is in it) before it has devices."""
@@ -231,7 +279,7 @@ class Maker:
     @property
     def many(self) -> bool:
         """Whether neighbours are made known instead of being asked for (see MANY)."""
-        return self.spec.containers > MANY
+        return self.spec.containers > MANY and not self.spec.remote
 
     def inside(
         self, address: Callable[[int], str], next_mac: Callable[[int], str] | None, *, gateway: str = ""
@@ -254,9 +302,11 @@ class Maker:
 
         return ops
 
-    def know_containers(self, ns: Ns, device: str, address: Callable[[int], str], mac: Callable[[int], str]) -> None:
+    def know_containers(
+        self, ns: Ns | None, device: str, address: Callable[[int], str], mac: Callable[[int], str]
+    ) -> None:
         """With many containers: make them known as neighbours on a device."""
-        if self.many:
+        if self.many and ns is not None:
             index = ns.rtnl.index(device)
             ns.rtnl.send(nl.add_neighbour(index, address(n), mac(n)) for n in range(self.spec.containers))
 

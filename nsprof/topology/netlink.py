@@ -30,6 +30,8 @@ __all__ = [
     "Op",
     "Rtnl",
     "add_address",
+    "add_clsact",
+    "add_egress_program",
     "add_link",
     "add_neighbour",
     "add_neighbour_proxy",
@@ -44,6 +46,7 @@ __all__ = [
 # include/uapi/linux/{netlink,rtnetlink,if,if_addr,neighbour,pkt_sched}.h
 RTM_NEWLINK, RTM_DELLINK, RTM_NEWADDR = 16, 17, 20
 RTM_NEWROUTE, RTM_DELROUTE, RTM_NEWNEIGH, RTM_NEWQDISC = 24, 25, 28, 36
+RTM_NEWTFILTER = 44
 _REQUEST, _ACK, _DUMP, _CREATE_EXCL, _REPLACE = 0x1, 0x4, 0x300, 0x600, 0x500
 _SOL_NETLINK, _CAP_ACK, _EXT_ACK = 270, 10, 11
 _IFF_UP = 0x1
@@ -310,6 +313,33 @@ def shape_rate(index: int, rate_bps: int, burst_bytes: int, limit_bytes: int, wh
     return Op(f"limiting {where} to {rate_bps} bit/s", bytes(raw), kind="tbf")
 
 
+def add_clsact(index: int) -> Op:
+    """Where programs can be attached to what device `index` sends and receives."""
+    fields = {"index": index, "handle": 0xFFFF0000, "parent": 0xFFFFFFF1}  # TC_H_CLSACT
+    raw = _encode(tcmsg(), RTM_NEWQDISC, _ACK | _CREATE_EXCL, **fields, attrs=[["TCA_KIND", "clsact"]])
+    return Op("making a place for programs (clsact)", raw, kind="clsact")
+
+
+def add_egress_program(index: int, fd: int, name: str) -> Op:
+    """Run a BPF program of type SCHED_CLS, whose return value decides, for each skb that device `index` sends."""
+    raw = bytearray(
+        _encode(
+            tcmsg(),
+            RTM_NEWTFILTER,
+            _ACK | _CREATE_EXCL,
+            index=index,
+            parent=0xFFFFFFF3,  # TC_H_CLSACT with TC_H_MIN_EGRESS
+            info=1 << 16 | socket.htons(3),  # priority 1, ETH_P_ALL
+            attrs=[["TCA_KIND", "bpf"]],
+        )
+    )
+    # TCA_BPF_FD, _NAME, _FLAGS (TCA_BPF_FLAG_ACT_DIRECT)
+    options = _attribute(6, struct.pack("=I", fd)) + _attribute(7, name.encode() + b"\0")
+    raw += _attribute(2, options + _attribute(8, struct.pack("=I", 1)))
+    struct.pack_into("=I", raw, 0, len(raw))
+    return Op(f"attaching program {name}", bytes(raw), kind="cls_bpf")
+
+
 def _attribute(kind: int, payload: bytes) -> bytes:
     return struct.pack("=HH", 4 + len(payload), kind) + payload + bytes(-len(payload) % 4)
 
@@ -446,13 +476,15 @@ _KERNEL_CONFIG = {
     "vxlan": "CONFIG_VXLAN",
     "netkit": "CONFIG_NETKIT (Linux 6.7 or later)",
     "tbf": "CONFIG_NET_SCH_TBF",
+    "clsact": "CONFIG_NET_SCH_INGRESS",
+    "cls_bpf": "CONFIG_NET_CLS_BPF",
 }
 
 
 def _refusal(op: Op, code: int, words: str) -> TopologyError:
     config = _KERNEL_CONFIG.get(op.kind, "")
     if code in (errno.EOPNOTSUPP, errno.ENOENT) and config:
-        module = {"tbf": "sch_tbf"}.get(op.kind, op.kind)
+        module = {"tbf": "sch_tbf", "clsact": "sch_ingress"}.get(op.kind, op.kind)
         return TopologyError(
             f"this kernel ({os.uname().release}) has no {op.kind}: it wants {config}",
             f"try 'modprobe {module}', a kernel package with extra modules, or another kernel",

@@ -1,4 +1,4 @@
-"""Masquerading through the `nft` program: rules on its standard input, no shell."""
+"""Masquerading and idle rules through the `nft` program: rules on its standard input, no shell."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 from nsprof.errors import TopologyError
 from nsprof.netns import spawn
 
-__all__ = ["masquerade", "program", "remove"]
+__all__ = ["masquerade", "matching_nothing", "program", "remove"]
 
 
 def program() -> str:
@@ -43,6 +43,18 @@ def masquerade(netns: str, table: str, family: int, source: str, device: str) ->
         raise TopologyError(
             f"masquerading could not be set up: {wrong}", "the kernel wants CONFIG_NFT_MASQ and CONFIG_NF_CONNTRACK"
         )
+
+
+def matching_nothing(netns: str, table: str, count: int) -> None:
+    """`count` rules one after the other for what is forwarded, none of which matches. Raises TopologyError."""
+    lines = "".join(f"  ip saddr 203.0.113.{number % 254 + 1} drop\n" for number in range(count))  # RFC 5737
+    wrong = _run(
+        netns,
+        f"table ip {table} {{\n chain forward {{\n  type filter hook forward priority filter; policy accept;\n"
+        f"{lines} }}\n}}\n",
+    )
+    if wrong:
+        raise TopologyError(f"rules could not be set up: {wrong}", "the kernel wants CONFIG_NF_TABLES_IPV4")
 
 
 def remove(netns: str | None, table: str) -> None:

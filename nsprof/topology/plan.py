@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import secrets
@@ -18,11 +19,14 @@ __all__ = [
     "Addresses",
     "Macs",
     "Names",
+    "check_far",
     "check_run_id",
     "check_shape",
     "check_spec",
     "choose_cpus",
+    "far_address",
     "new_run_id",
+    "ssh_host",
 ]
 
 MAX_CONTAINERS = 1000
@@ -81,11 +85,89 @@ def check_spec(spec: TopologySpec, shapes: tuple[str, ...]) -> None:
             raise TopologyError(f"no offload {name!r}", "there are: " + ", ".join(OFFLOADS))
     if spec.host_netns not in ("own", "init"):
         raise TopologyError(f"host namespace {spec.host_netns!r}: must be 'own' or 'init'")
+    check_far(spec)
     if spec.shape == "vrf" and spec.host_netns == "init":
         raise TopologyError(
             "shape 'vrf' in the initial namespace: the kernel would keep its l3mdev rule there for ever",
             "leave out --host-netns init",
         )
+
+
+#: Shapes that need something done at the remote end, and what.
+_FAR_NEEDS = {"veth-bridge-route": "a route back to the containers", "vxlan": "the tunnel's other end"}
+#: Containers with a remote end that is no namespace: neighbours cannot be made known there.
+MAX_CONTAINERS_FAR = 100
+_SSH_HOST = re.compile(r"(?:[A-Za-z0-9_.][A-Za-z0-9_.-]*@)?[A-Za-z0-9_.\[][A-Za-z0-9_.:\]-]*")
+
+
+def check_far(spec: TopologySpec) -> None:
+    """Refuse what cannot be with an uplink or a remote end that is no namespace. Raises TopologyError."""
+    if not spec.uplink and not spec.remote:
+        return
+    if spec.uplink:
+        if spec.remote in ("", "vm"):
+            raise TopologyError(
+                f"uplink {spec.uplink} without the machine at its other end", "--remote ADDRESS or ssh:USER@HOST"
+            )
+        if not re.fullmatch(r"[^\s/:]{1,15}", spec.uplink) or spec.uplink in (".", ".."):
+            raise TopologyError(f"uplink {spec.uplink!r} cannot be a device's name")
+        if re.fullmatch(r"br0|vrf0|vx0|v[0-9]+", spec.uplink):
+            raise TopologyError(
+                f"uplink {spec.uplink}: nsprof's own devices are called so", f"ip link set {spec.uplink} name uplink0"
+            )
+        if spec.host_netns != "own":
+            raise TopologyError(
+                "an uplink is moved into a host namespace of the test's own", "leave out --host-netns init"
+            )
+        if spec.wire_rate_bps:
+            raise TopologyError("a real wire has a rate of its own", "leave out --wire-rate")
+        far_address(spec)
+    elif spec.remote != "vm":
+        raise TopologyError(
+            f"remote {spec.remote!r} without a device that leads there", "--uplink DEV, or --remote vm"
+        )
+    if spec.shape in _FAR_NEEDS and (spec.uplink or spec.shape == "vxlan"):
+        raise TopologyError(
+            f"shape {spec.shape!r} wants {_FAR_NEEDS[spec.shape]} at the remote end, which is not nsprof's",
+            "veth-route, veth-bridge and veth-nat want nothing there",
+        )
+    if spec.containers > MAX_CONTAINERS_FAR:
+        raise TopologyError(f"{spec.containers} containers: at most {MAX_CONTAINERS_FAR} with such a remote end")
+
+
+def far_address(spec: TopologySpec) -> str:
+    """The other machine's address on the uplink: the one given, else the remote end's usual one. It must lie in the
+    benchmarking range that all test addresses are from. Raises TopologyError."""
+    ours = Addresses(spec.family)
+    text = spec.remote
+    if text.startswith("ssh:"):
+        ssh_host(spec)
+        text = text.partition("=")[2] or ours.remote
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        raise TopologyError(
+            f"remote {text!r} is no address",
+            f"--remote {ours.remote}, or ssh:USER@HOST to have servers started there",
+        ) from None
+    network = ipaddress.ip_network(ours.lan)
+    taken = {ours.host, *(a(n) for n in range(MAX_CONTAINERS_FAR) for a in (ours.container, ours.pair))}
+    if address.version != network.version or address not in network or str(address) in taken:
+        raise TopologyError(
+            f"remote {text} is outside of {ours.lan}, from which the test's addresses are (or one of them)",
+            f"give the other machine one more: ip addr add {ours.remote}/{ours.prefix} dev ITS_DEVICE",
+        )
+    return str(address)
+
+
+def ssh_host(spec: TopologySpec) -> str:
+    """USER@HOST of a remote "ssh:USER@HOST[=ADDRESS]"; "" where it is none. Raises TopologyError for odd words."""
+    if not spec.remote.startswith("ssh:"):
+        return ""
+    host = spec.remote.removeprefix("ssh:").partition("=")[0]
+    if not _SSH_HOST.fullmatch(host):
+        raise TopologyError(f"remote {spec.remote!r}: no host for ssh", "--remote ssh:root@192.0.2.7")
+    return host
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +176,17 @@ class Names:
     in the initial namespace they carry the run id, so that two runs do not collide."""
 
     suffix: str = ""
+    uplink: str = ""
 
     @classmethod
     def of(cls, spec: TopologySpec, run_id: str) -> Names:
         """The names of a run."""
-        return cls(f"-{run_id}" if spec.host_netns == "init" else "")
+        return cls(f"-{run_id}" if spec.host_netns == "init" else "", spec.uplink)
 
     @property
     def wire(self) -> str:
-        """The wire's near end."""
-        return f"w0{self.suffix}"
+        """The wire's near end: the uplink where there is one."""
+        return self.uplink or f"w0{self.suffix}"
 
     @property
     def bridge(self) -> str:
@@ -201,6 +284,8 @@ class Macs:
     remote = "02:6e:73:00:00:01"
     wire = "02:6e:73:00:00:02"
     bridge = "02:6e:73:00:00:03"
+    remote_bridge = "02:6e:73:00:00:06"
+    guest = "02:6e:73:00:00:07"
     vxlan = "02:6e:73:00:00:04"
     remote_vxlan = "02:6e:73:00:00:05"
 
@@ -221,7 +306,7 @@ def choose_cpus(spec: TopologySpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
     The allowed CPUs are halved, the lower half for the device under test; siblings of one core stay together
     where there are cores enough.
     """
-    if not spec.pin:
+    if not spec.pin or spec.uplink:  # with another machine at the other end all CPUs are those under test
         return (), ()
     allowed = sorted(os.sched_getaffinity(0))
     cores: dict[str, list[int]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from nsprof.errors import TopologyError
 from nsprof.netns import entered
 from nsprof.topology import netlink as nl
-from nsprof.topology import nft, sysctl
+from nsprof.topology import nft, sysctl, uplink
 from nsprof.topology.maker import LAST_METRIC
 from nsprof.topology.namespaces import RUN, RunDirectory, apart
 from nsprof.topology.plan import check_run_id
@@ -30,12 +31,30 @@ def remove(state: State) -> None:
 
     def work(_: Callable[[], None]) -> None:
         host = directory.path / "host"
+        if state.uplink:
+            _restore_uplink(state, directory)
         if state.host_netns == "init" and host.exists():
             _restore_host(state, host)
         directory.remove()
         state.forget()
 
     apart(work)
+
+
+def _restore_uplink(state: State, directory: RunDirectory) -> None:
+    """Bring the user's device home, and tell what of it could not be put back."""
+    home = directory.path / "home"
+    if home.exists():
+        places = sorted(str(p) for p in directory.path.iterdir() if p.name != "home")
+        wrong = uplink.put_back(state.uplink, str(home), places)
+    else:
+        # The run's mounts died with a mount namespace, and with them its namespaces: a real device is then in the
+        # initial namespace (a virtual one is gone).
+        wrong = uplink.put_back(state.uplink, "/proc/self/ns/net", [])
+    state.uplink = {}
+    state.save()
+    for line in wrong:
+        print(f"nsprof: warning: {line}", file=sys.stderr)
 
 
 def _restore_host(state: State, host: Path) -> None:

@@ -25,12 +25,16 @@ RUN_ID = "[a-z0-9]{1,8}"
 
 
 def start_time(pid: int) -> int:
-    """When a process began, in clock ticks since boot; 0 if there is none (field 22 of /proc/PID/stat)."""
+    """When a process began, in clock ticks since boot; 0 if there is none (field 22 of /proc/PID/stat).
+
+    One that was killed and that nobody has waited for is none.
+    """
     try:
         raw = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return 0
-    return int(raw[raw.rindex(b")") + 2 :].split()[19])
+    fields = raw[raw.rindex(b")") + 2 :].split()
+    return 0 if fields[0] in (b"Z", b"X") else int(fields[19])
 
 
 def _pid_namespace() -> int:
@@ -58,6 +62,7 @@ class State:
     devices: list[str] = field(default_factory=list)
     nft: str = ""
     unreachable: str = ""
+    uplink: dict[str, Any] = field(default_factory=dict)
     damaged: bool = False
     about: Mapping[str, Any] = field(default_factory=dict)
 

@@ -136,6 +136,17 @@ class Driver:
             yield Server(place.address, self._ports, tuple(pid for _, pid in started))
 
     @contextmanager
+    def servers_elsewhere(self, address: str, clients: int = 1) -> Iterator[Server]:
+        """Within the block clients dial servers that somebody else runs at `address`: on the port in the user's
+        words, else the tool's own, counting up by client where a server serves one at a time."""
+        first = self.asked_port() or self.default_port
+        self._ports = tuple(first + (index if self.server_per_client else 0) for index in range(clients))
+        try:
+            yield Server(address, self._ports, ())
+        finally:
+            self._ports = ()
+
+    @contextmanager
     def _server(self, place: Place, index: int) -> Iterator[tuple[int, int]]:
         asked = self.asked_port()
         fixed = asked if self.server_per_client is False or index == 0 else 0

@@ -68,12 +68,13 @@ def start(
     cpus: Sequence[int],
     output: IO[bytes],
     package_hint: str = "",
+    keep_input: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """Start a background process in a group of its own, its output in a file. Raises CommandNotFound."""
+    """Start a background process in a group of its own, its output in a file; `keep_input` leaves its standard input
+    open, as a pipe that the caller closes. Raises CommandNotFound."""
+    given = subprocess.PIPE if keep_input else subprocess.DEVNULL
     with _package(package_hint):
-        return spawn(
-            argv, netns=netns, cpus=cpus, stdin=subprocess.DEVNULL, stdout=output, stderr=output, new_group=True
-        )
+        return spawn(argv, netns=netns, cpus=cpus, stdin=given, stdout=output, stderr=output, new_group=True)
 
 
 def stop(child: subprocess.Popen[bytes]) -> None:

@@ -14,7 +14,7 @@ from typing import Literal
 from nsprof.errors import WorkloadError
 from nsprof.netns import entered
 
-__all__ = ["free_port", "listening_inodes", "wait_listening"]
+__all__ = ["free_port", "listening_inodes", "wait_answering", "wait_listening"]
 
 _LISTEN = "0A"  # TCP_LISTEN in include/net/tcp_states.h
 _POLL_S = 0.003
@@ -80,6 +80,27 @@ def wait_listening(pid: int, port: int, timeout_s: float) -> Literal["listening"
     finally:
         os.close(pidfd)
     return "silent"
+
+
+def wait_answering(netns: str | os.PathLike[str] | None, address: str, port: int, timeout_s: float) -> str:
+    """Try to connect from a namespace until it works, which gives "", or the time is over: then why it does not."""
+    deadline = time.monotonic() + timeout_s
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    while True:
+        left = deadline - time.monotonic()
+        with entered(netns):
+            probe = socket.socket(family, socket.SOCK_STREAM)
+        with probe:
+            probe.settimeout(max(0.05, min(2.0, left)))
+            try:
+                probe.connect((address, port))
+            except OSError as error:
+                wrong = error.strerror or str(error)
+            else:
+                return ""
+        if time.monotonic() + 0.1 >= deadline:
+            return wrong
+        time.sleep(0.1)
 
 
 def listening_inodes(pid: int, port: int) -> frozenset[int]:

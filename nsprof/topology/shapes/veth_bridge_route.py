@@ -19,8 +19,8 @@ def bridge_and_route(m: Maker, *, told: bool) -> None:
         m.pair_birth(master=bridge), m.inside(a.pod, lambda _: Macs.bridge, gateway=a.pod_gateway), m.pairs_up
     )
     m.know_containers(m.host, m.names.bridge, a.pod, Macs.container)
-    if told:
-        m.remote.rtnl.send([nl.add_route(a.pods, via=a.host)])
+    if told and m.spec.remote != "vm":  # a guest is told when it is started
+        m.far_end().rtnl.send([nl.add_route(a.pods, via=a.host)])
 
 
 def _make(m: Maker) -> None:

@@ -27,28 +27,28 @@ def _tunnel(m: Maker, name: str, local: str, remote: str, *, link: int, mtu: int
 
 
 def _make(m: Maker) -> None:
-    a, names = m.addresses, m.names
+    a, names, remote = m.addresses, m.names, m.far_end()
     # Outer Ethernet, IP, UDP and VXLAN headers (RFC 7348) must fit into the wire's MTU.
     mtu = (m.spec.mtu or 1500) - (50 if m.spec.family == 4 else 70)
     m.host_up(names.wire, a.host)
     bridge = m.make_bridge()
     m.own_device(names.vxlan)
-    near, far = m.host.rtnl.index(names.wire), m.remote.rtnl.index(ETH)
+    near, far = m.host.rtnl.index(names.wire), remote.rtnl.index(ETH)
     m.host.rtnl.send([_tunnel(m, names.vxlan, a.host, a.remote, link=near, mtu=mtu, mac=Macs.vxlan)])
     m.quieten(names.vxlan)
     m.host.rtnl.send([nl.set_link(names.vxlan, master=bridge, up=True)])
-    m.remote.rtnl.send([_tunnel(m, "vx0", a.remote, a.host, link=far, mtu=mtu, mac=Macs.remote_vxlan)])
-    m.remote.rtnl.send(
+    remote.rtnl.send([_tunnel(m, "vx0", a.remote, a.host, link=far, mtu=mtu, mac=Macs.remote_vxlan)])
+    remote.rtnl.send(
         [
-            nl.add_address(m.remote.rtnl.index("vx0"), a.pod_gateway, a.prefix, "the remote end of the tunnel"),
+            nl.add_address(remote.rtnl.index("vx0"), a.pod_gateway, a.prefix, "the remote end of the tunnel"),
             nl.set_link("vx0", up=True),
         ]
     )
     m.server_address = a.pod_gateway
     inside = m.inside(a.pod, lambda _: Macs.remote_vxlan)
     m.add_containers(m.pair_birth(master=bridge, mtu=mtu), inside, m.pairs_up)
-    m.know_containers(m.remote, "vx0", a.pod, Macs.container)
-    m.chain_devices += [(m.host, names.vxlan), (m.remote, "vx0")]
+    m.know_containers(remote, "vx0", a.pod, Macs.container)
+    m.chain_devices += [(m.host, names.vxlan), (remote, "vx0")]
 
 
 SHAPE = Shape(
