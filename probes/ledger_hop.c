@@ -9,11 +9,15 @@
  * ledger_resend    tcp_retransmit_skb(sk, skb)
  * ledger_to_user   skb_copy_datagram_iovec(skb, len): payload copied to user space
  * ledger_gro_in, ledger_gro_out   napi_gro_receive_entry(skb), napi_gro_receive_exit(ret)
+ * ledger_sent      sock_send_length(sk, ret, flags): what a socket took of its user's bytes
+ * ledger_read      sock_recv_length(sk, ret, flags): what it gave to its user
  *
  * detail of the first three: bit 0 stands for many segments (GSO), 1 an IP fragment, 2 longer than
  * the device's MTU, 3 made by this namespace's own socket, 4 not a later fragment, 5-6 the
  * transport (1 UDP, 2 TCP, 3 another), 7-8 checksum state (ip_summed), 9 a UDP datagram without a
- * checksum; 32-63 the device's MTU.
+ * checksum, 10 headers and segments were not read (NO_READS); 32-63 the device's MTU.
+ * detail of the sockets' two: bit 0 the call failed, 1 the socket may send without copying
+ * (SO_ZEROCOPY), 2 the reader asked for the whole length (MSG_TRUNC).
  */
 #include "ledger.h"
 
@@ -23,6 +27,12 @@
 #define LOCAL 8
 #define FIRST 16
 #define UNSUMMED 512
+#define UNREAD 1024
+
+#define FAILED 1
+#define MAY_NOT_COPY 2
+#define WHOLE_LENGTH 4
+#define MSG_TRUNC 0x20
 
 BPF_HASH(ledger, struct ledger_key, struct ledger_value, LEDGER_ENTRIES);
 BPF_PERCPU_ARRAY(hits, u64, 16); /* by program; the last is what the full table lost */
@@ -36,12 +46,24 @@ struct last {
 };
 BPF_PERCPU_ARRAY(lasts, struct last, 1);
 
-static __always_inline void hit(int slot)
+BPF_ARRAY(gate, u32, 1);
+
+static __always_inline int gate_open(void)
+{
+	int zero = 0;
+	u32 *open = gate.lookup(&zero);
+
+	return open && *open;
+}
+
+/* Counts a hit, which costs in any case; whether it is to be booked. */
+static __always_inline int hit(int slot)
 {
 	u64 *count = hits.lookup(&slot);
 
 	if (count)
 		(*count)++;
+	return gate_open();
 }
 
 static __always_inline void book(struct ledger_key *key, u64 bytes, u64 segments, u64 payload)
@@ -146,7 +168,8 @@ static __always_inline int hop(void *address, void *device, int place)
 	u16 size = 0;
 	void *header;
 
-	hit(place);
+	if (!hit(place))
+		return 0;
 	OPEN_SKB(skb, address);
 	if (!device)
 		device = SKB(skb, void *, dev);
@@ -154,9 +177,16 @@ static __always_inline int hop(void *address, void *device, int place)
 		return 0;
 	ledger_device(&key, device);
 	read_at(&mtu, device, OFF_net_device_mtu);
+	length = SKB(skb, u32, len);
+#ifdef NO_READS
+	if (!place && is_local(skb, address, device, key.inode))
+		key.detail |= LOCAL;
+	key.detail |= UNREAD | (u64)CHECKSUM_STATE(skb) << 7 | (u64)mtu << 32;
+	book(&key, length, 1, 0);
+	return 0;
+#endif
 	header =
 	    SKB(skb, void *, data); /* where the receive core begins, the link's header is off */
-	length = SKB(skb, u32, len);
 	if (place != 2) {
 		void *network = SKB(skb, void *, head) + SKB(skb, u16, network_header);
 
@@ -197,8 +227,7 @@ int ledger_busy(u64 *ctx)
 {
 	struct ledger_key key = {.what = 3, .stack = -1};
 
-	hit(3);
-	if ((int)ctx[1] == 0)
+	if (!hit(3) || (int)ctx[1] == 0)
 		return 0;
 	key.detail = (u32)ctx[1];
 	ledger_device(&key, (void *)ctx[2]);
@@ -230,7 +259,8 @@ int ledger_drop(u64 *ctx)
 {
 	struct ledger_key key = {.what = 4, .detail = (u32)ctx[2]};
 
-	hit(4);
+	if (!hit(4))
+		return 0;
 	key.stack = stacks.get_stackid(ctx, LEDGER_STACK_FLAGS);
 	return event((void *)ctx[0], &key, 0);
 }
@@ -239,7 +269,8 @@ int ledger_backlog(u64 *ctx)
 {
 	struct ledger_key key = {.what = 5, .stack = -1};
 
-	hit(5);
+	if (!hit(5))
+		return 0;
 	return event((void *)ctx[0], &key, 0);
 }
 
@@ -247,7 +278,8 @@ int ledger_resend(u64 *ctx)
 {
 	struct ledger_key key = {.what = 6, .stack = -1};
 
-	hit(6);
+	if (!hit(6))
+		return 0;
 	return event((void *)ctx[1], &key, 0);
 }
 
@@ -257,7 +289,8 @@ int ledger_to_user(u64 *ctx)
 {
 	struct ledger_key key = {.what = 7, .stack = -1};
 
-	hit(7);
+	if (!hit(7))
+		return 0;
 	ledger_task(&key);
 	book(&key, (u32)ctx[1], 1, (u32)ctx[1]);
 	return 0;
@@ -269,9 +302,8 @@ int ledger_gro_in(u64 *ctx)
 	struct last *last = lasts.lookup(&zero);
 	void *device = 0;
 
-	if (!last)
+	if (!hit(8) || !last)
 		return 0;
-	hit(8);
 	__builtin_memset(&last->gro, 0, sizeof(last->gro));
 	read_at(&device, (void *)ctx[0], OFF_sk_buff_dev);
 	if (device)
@@ -285,13 +317,59 @@ int ledger_gro_out(u64 *ctx)
 	struct last *last = lasts.lookup(&zero);
 	struct ledger_key key = {};
 
-	if (!last)
+	if (!hit(9) || !last)
 		return 0;
-	hit(9);
 	key = last->gro;
 	key.what = 8;
 	key.stack = -1;
 	key.detail = (u32)ctx[0];
 	book(&key, 0, 1, 0);
 	return 0;
+}
+
+/* What sockets of the network (AF_INET, AF_INET6, AF_PACKET) take from and give to user space. */
+static __always_inline int user_copy(void *ctx, void *sk, s32 bytes, u64 detail, int slot)
+{
+	struct ledger_key key = {.what = slot, .detail = detail};
+	u16 family = 0;
+	void *net = 0;
+
+	if (!hit(slot))
+		return 0;
+	read_at(&family, sk, OFF_sock___sk_common_skc_family);
+	if (family != 2 && family != 10 && family != 17)
+		return 0;
+	if (bytes < 0) {
+		key.detail |= FAILED;
+		bytes = 0;
+	}
+	read_at(&net, sk, OFF_sock___sk_common_skc_net_net);
+	if (net)
+		ledger_net(&key, net);
+	key.stack = stacks.get_stackid(ctx, LEDGER_STACK_FLAGS);
+	book(&key, bytes, 1, bytes);
+	return 0;
+}
+
+int ledger_sent(u64 *ctx)
+{
+	void *sk = (void *)ctx[0];
+	u64 detail = 0;
+#ifdef LEDGER_ZEROCOPY_BIT
+	u64 flags = 0;
+
+	read_at(&flags, sk, OFF_sock___sk_common_skc_flags);
+	if (flags >> LEDGER_ZEROCOPY_BIT & 1)
+		detail = MAY_NOT_COPY;
+#endif
+	return user_copy(ctx, sk, (s32)ctx[1], detail, 10);
+}
+
+/* A reader that polls and finds nothing is no event. */
+int ledger_read(u64 *ctx)
+{
+	if ((s32)ctx[1] < 0)
+		return 0;
+	return user_copy(ctx, (void *)ctx[0], (s32)ctx[1],
+			 (u32)ctx[2] & MSG_TRUNC ? WHOLE_LENGTH : 0, 11);
 }

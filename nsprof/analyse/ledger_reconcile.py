@@ -130,6 +130,9 @@ def fragmentation(profile: Profile, runs: Sequence[int], lines: Sequence[LedgerL
         packets = sum(line.calls for line in lines if line.what in ("skb tx", "skb rx"))
         if not packets:
             return "Fragmentation is unknown: no packet was seen at any device."
+        unread = [p for p in profile.probes if p.name in ("xmit", "receive") and "no segments, fragments" in p.reason]
+        if unread:
+            return f"Fragmentation is unknown: the headers of {packets:,} packets could not be read (lockdown)."
         return f"No fragmentation: none of {packets:,} packets seen at {len(seen)} devices was an IP fragment."
 
     def creates(space: int) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from nsprof.errors import PreflightError
 
-__all__ = ["KERNEL_BTF", "TypeTable", "kernel_types"]
+__all__ = ["KERNEL_BTF", "TypeTable", "kernel_types", "module_types"]
 
 KERNEL_BTF = Path("/sys/kernel/btf/vmlinux")
 
@@ -26,32 +26,37 @@ _MODIFIERS = frozenset({_TYPEDEF, _VOLATILE, _CONST, _RESTRICT, _TYPE_TAG})
 
 
 class TypeTable:
-    """The types of one BTF blob. Ids are the kernel's, counted from 1."""
+    """The types of one BTF blob. Ids are the kernel's, counted from 1.
 
-    def __init__(self, blob: bytes, origin: str = "BTF") -> None:
+    A module's blob continues its kernel's ids and strings: `base` is then the kernel's table.
+    """
+
+    def __init__(self, blob: bytes, origin: str = "BTF", base: TypeTable | None = None) -> None:
         self.origin = origin
         try:
             magic, version, _, header, type_off, type_len, str_off, str_len = struct.unpack_from("<HBBIIIII", blob)
             if magic != 0xEB9F or version != 1:
                 raise ValueError("not BTF")
             types = blob[header + type_off : header + type_off + type_len]
-            self._strings = blob[header + str_off : header + str_off + str_len]
-            if len(types) != type_len or len(self._strings) != str_len:
+            strings = blob[header + str_off : header + str_off + str_len]
+            if len(types) != type_len or len(strings) != str_len:
                 raise ValueError("truncated")
-            self._words = memoryview(types).cast("I").tolist()
-            self._at = self._index()
+            self._strings: bytes = base._strings + strings if base else strings
+            self._words: list[int] = [*(base._words if base else ()), *memoryview(types).cast("I").tolist()]
+            self._at: list[int] = [*(base._at if base else (0,)), *self._index(len(base._words) if base else 0)]
         except (struct.error, ValueError, IndexError, TypeError) as error:
             raise PreflightError(f"{origin} cannot be read as kernel type information: {error}") from error
-        self._names: dict[tuple[int, int], int] = {}
-        for number, at in enumerate(self._at):
+        self._names: dict[tuple[int, int], int] = dict(base._names) if base else {}
+        for number in range(len(base._at) if base else 1, len(self._at)):
+            at = self._at[number]
             if self._words[at]:
                 self._names.setdefault(((self._words[at + 1] >> 24) & 0x1F, self._words[at]), number)
 
-    def _index(self) -> list[int]:
-        """Word position of each type, by id (id 0, void, points at type 1 and is never followed)."""
+    def _index(self, at: int) -> list[int]:
+        """Word position of each type from position `at` on (id 0, void, points at type 1 and is never followed)."""
         words = self._words
-        at, end = 0, len(words)
-        found = [0]
+        end = len(words)
+        found = []
         extra = {_INT: 1, _ARRAY: 3, _VAR: 1, _DECL_TAG: 1}
         per = {_STRUCT: 3, _UNION: 3, _ENUM: 2, _FUNC_PROTO: 2, _DATASEC: 3, _ENUM64: 3}
         while at < end:
@@ -194,3 +199,12 @@ def kernel_types() -> TypeTable:
             f"no kernel type information: {KERNEL_BTF}: {error.strerror}",
             "use a kernel with CONFIG_DEBUG_INFO_BTF=y (all current distribution kernels have it)",
         ) from error
+
+
+def module_types(module: str) -> TypeTable:
+    """The running kernel's types and those of a loaded module. Raises PreflightError where it has none of its own."""
+    place = KERNEL_BTF.with_name(module)
+    try:
+        return TypeTable(place.read_bytes(), str(place), kernel_types())
+    except OSError as error:
+        raise PreflightError(f"no type information of module {module}: {place}: {error.strerror}") from error

@@ -35,7 +35,7 @@ BUDGET_SHARE = 0.02
 #: The watcher looks this often; a probe is shed after two looks over the budget in a row.
 _LOOK_S = 0.25
 #: Probes that calibration attaches, those that are hit by a datagram over loopback on any kernel.
-_CALIBRATED = ("queue", "xmit", "receive", "_copy_from_iter", "_copy_to_iter")
+_CALIBRATED = ("queue", "xmit", "receive", "_copy_from_iter", "_copy_to_iter", "enqueue_to_backlog")
 #: Assumed before calibration, and for rungs that the calibration's packets do not hit: twice what was ever measured.
 _ASSUMED_NS = {
     "tp_btf": 200.0,
@@ -55,6 +55,7 @@ class Batch:
     stacks: dict[tuple[int, int], NDArray[np.uint64]] = field(default_factory=dict)
     lost: int = 0
     functions: tuple[Probe, ...] = ()
+    events: tuple[Probe, ...] = ()
 
 
 class Ledger:
@@ -77,7 +78,7 @@ class Ledger:
         self.functions = tuple(functions)
         self.costs_ns: dict[str, float] = {}
         self.shed: list[str] = []
-        self.attach_s = 0.0
+        self.attach_s = self.detach_s = 0.0
         self._say = say or (lambda text: None)
         self._groups: list[Group] = []
         self._lock = threading.Lock()
@@ -110,7 +111,7 @@ class Ledger:
         return [probe for group in self._groups for probe in group.probes]
 
     def start(self) -> None:
-        """Attach everything; the budget's watcher begins. Attaching takes `attach_s` seconds."""
+        """Attach everything, then count; the budget's watcher begins. Attaching takes `attach_s` seconds."""
         for probe in self.probes:
             probe.shed = ""  # each window has its own traffic
         self._clear()
@@ -119,6 +120,7 @@ class Ledger:
         if not any(probe.attached for probe in self.probes):
             reasons = "; ".join(dict.fromkeys(probe.reason for probe in self.probes if probe.reason))
             raise ProbeError(f"no probe of the ledger can be attached: {reasons}", "nsprof doctor tells why")
+        self._gate(True)
         self._begun_s = time.monotonic()
         self._ended.clear()
         if self.budget_share > 0:
@@ -126,7 +128,9 @@ class Ledger:
             self._watcher.start()
 
     def stop(self) -> None:
-        """Detach everything and take the hits. Harmless when nothing is attached."""
+        """Count no more, detach everything (in `detach_s` seconds), take the hits; harmless when not attached."""
+        begun = time.perf_counter()
+        self._gate(False)
         self._ended.set()
         if self._watcher is not None:
             self._watcher.join()
@@ -134,6 +138,7 @@ class Ledger:
         with self._lock:
             for probe in self.probes:
                 probe.detach()
+            self.detach_s = time.perf_counter() - begun
             for group in self._groups:
                 if group.program is None:
                     continue
@@ -152,7 +157,8 @@ class Ledger:
                 stacks[number, each] = group.stack(each)
         lost, self._lost = self._lost, 0
         functions = tuple(self._groups[1].probes) if len(self._groups) > 1 else ()
-        return Batch(tuple(rows), stacks, lost, functions)
+        events = tuple(self._groups[0].probes) if self._groups else ()
+        return Batch(tuple(rows), stacks, lost, functions, events)
 
     def probe_infos(self) -> tuple[ProbeInfo, ...]:
         """One row a probe since the last call: its rung, or why it has none, or when it was shed."""
@@ -168,7 +174,8 @@ class Ledger:
     def calibrate(self, seconds: float = 0.3) -> None:
         """Measure what a hit costs on each rung in use: the same datagrams over loopback with some probes on and off.
 
-        On the rungs of functions it is the two copies between user space and kernel, which every datagram makes.
+        On the rungs of functions it is the backlog, which every datagram over loopback passes once, and the copies
+        between user space and kernel where they are open to probes.
         """
         self._attach()
         used = {probe.rung for probe in self.probes}
@@ -177,12 +184,14 @@ class Ledger:
         before = os.sched_getaffinity(0)
         os.sched_setaffinity(0, {min(before)})
         try:
+            self._gate(True)
             with Echo() as work:
                 for rungs in (("tp_btf", "raw_tp"), ("fentry", "fexit"), ("kprobe", "kretprobe")):
                     if used & set(rungs):
                         self._calibrate(work, rungs, seconds)
         finally:
             os.sched_setaffinity(0, before)
+            self._gate(False)
             self._clear()
 
     def _calibrate(self, work: Callable[[], None], rungs: tuple[str, str], seconds: float) -> None:
@@ -225,6 +234,11 @@ class Ledger:
             if not probe.shed and probe.attached is None:
                 probe.attach()
         self.attach_s = time.perf_counter() - begun
+
+    def _gate(self, open_: bool) -> None:
+        for group in self._groups:
+            if group.program is not None:
+                group.open_gate(open_)
 
     def _clear(self) -> None:
         from nsprof.collect.loader import possible_cpus

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from nsprof.collect import btf
 from nsprof.collect.ledger import Batch
-from nsprof.collect.ledger_names import GRO_RESULTS, Function
+from nsprof.collect.ledger_names import GRO_RESULTS, Function, hook_name
 from nsprof.collect.ledger_probes import FIRST_FUNCTION
 from nsprof.collect.symbols import KernelSymbols
 from nsprof.kernelnames import SOFTIRQ_ENTRY, fold_suffixes
@@ -28,7 +28,10 @@ from nsprof.model.profile import Device, FrameKind, LedgerLine, Namespace
 __all__ = ["add_lines"]
 
 _QUEUE, _XMIT, _RECEIVE, _BUSY, _DROP, _BACKLOG, _RESEND, _TO_USER, _GRO = range(9)
-_GSO, _FRAGMENT, _OVER_MTU, _LOCAL, _FIRST, _UNSUMMED = 1, 2, 4, 8, 16, 512
+_SENT, _READ = 10, 11
+_GSO, _FRAGMENT, _OVER_MTU, _LOCAL, _FIRST, _UNSUMMED, _UNREAD = 1, 2, 4, 8, 16, 512, 1024
+#: Of what sockets take and give.
+_FAILED, _MAY_NOT_COPY, _WHOLE_LENGTH = 1, 2, 4
 _NONE, _PARTIAL = 0, 3  # skb->ip_summed
 _UDP, _TCP = 1, 2
 _PLACE = {_QUEUE: "queued", _XMIT: "tx", _RECEIVE: "rx"}
@@ -123,6 +126,7 @@ def add_lines(
     reasons = btf.kernel_types().enumerators("skb_drop_reason")
     standing = [p for p in batch.functions if p.function is not None and p.rung != "none"]
     probed = {p.function.what for p in standing if p.function is not None} | {p.name for p in standing}
+    probed |= {p.target for p in batch.events if p.rung != "none"}
     hops: dict[tuple[int, int], dict[tuple[int, int], _Sum]] = defaultdict(lambda: defaultdict(_Sum))
     for key, value in zip(keys, values, strict=True):
         place = make.place(int(key["inode"]), int(key["cookie"]), int(key["ifindex"]))
@@ -135,7 +139,7 @@ def add_lines(
         _hop_lines(make, place, counts)
         _inferred(make, place, counts, probed)
     if len(batch.rows) > 1:
-        _function_lines(make, batch, stacks)
+        _function_lines(make, batch, stacks, probed)
     make.finish()
 
 
@@ -179,15 +183,57 @@ def _event(
     elif what == _RESEND:
         make.add("TCP retransmission", place, calls, size)
     elif what == _TO_USER:
-        make.add("copy to user" if "copy to user" not in probed else "skb read by user", place, calls, size)
+        # Unix and netlink sockets' readers pass here too, small UDP datagrams do not: whatever else stands is better.
+        instead = {"copy to user", "sock_recv_length"} & probed
+        make.add("skb read by user" if instead else "copy to user", place, calls, size)
     elif what == _GRO:
         make.add("GRO", place, calls, -1, GRO_RESULTS.get(detail, f"verdict {detail}"))
+    elif what in (_SENT, _READ):
+        _copied(
+            make, place, "sock_send_length" if what == _SENT else "sock_recv_length", detail, value, stack, probed
+        )
+
+
+def _copied(
+    make: _Maker,
+    place: tuple[int, int],
+    source: str,
+    detail: int,
+    value: np.void,
+    stack: tuple[int, tuple[str, ...]],
+    probed: set[str],
+) -> None:
+    """A socket call's result as a copy between user space and kernel, if that is what it was; `source` told it."""
+    sending = "send" in source
+    what = "copy from user" if sending else "copy to user"
+    exact = "_copy_from_iter" if sending else "_copy_to_iter"
+    calls, size = int(value["calls"]), int(value["bytes"])
+    how = f"bytes that sockets {'took' if sending else 'gave'} ({source})"
+    if exact in probed:
+        what = "sent by user" if sending else "read by user"
+    if detail & _FAILED:
+        make.add("send failed", place, calls, -1, f"what it copied before is unknown ({source})", stack[0])
+    elif sending and any(name.startswith(("splice_", "direct_splice_", "sock_sendpage")) for name in stack[1]):
+        make.add("pages sent without a copy", place, calls, size, f"sendfile or splice ({source})", stack[0])
+    elif sending and detail & _MAY_NOT_COPY:
+        known = source != "sock_send_length"  # the function's flags tell, the socket's option does not
+        name = "pages sent without a copy" if known else "copied or sent without a copy"
+        why = "MSG_ZEROCOPY" if known else "SO_ZEROCOPY is set: which of both is unknown"
+        make.add(name, place, calls, size, f"{why} ({source})", stack[0])
+    elif detail & _WHOLE_LENGTH:
+        make.add("read with MSG_TRUNC", place, calls, size, f"copied at most ({source})", stack[0])
+    else:
+        make.add(what, place, calls, size, how, stack[0])
 
 
 def _hop_lines(make: _Maker, place: tuple[int, int], counts: Mapping[tuple[int, int], _Sum]) -> None:
     for (what, bits), row in counts.items():
         where, mtu = _PLACE[what], f"MTU {bits >> 32}"
         make.add(f"skb {where}", place, row.calls, row.bytes, mtu)
+        if bits & _UNREAD:
+            if what == _XMIT and bits >> 7 & 3 == _PARTIAL:
+                make.add("checksum left to device", place, row.calls)
+            continue
         make.add(f"segments {where}", place, row.segments)
         if bits & _GSO:
             make.add(f"GSO {where}", place, row.calls, row.bytes)
@@ -241,7 +287,7 @@ def _inferred(make: _Maker, place: tuple[int, int], counts: Mapping[tuple[int, i
 
 
 def _function_lines(
-    make: _Maker, batch: Batch, stacks: Mapping[tuple[int, int], tuple[int, tuple[str, ...]]]
+    make: _Maker, batch: Batch, stacks: Mapping[tuple[int, int], tuple[int, tuple[str, ...]]], probed: set[str]
 ) -> None:
     by_slot = {probe.slot: probe for probe in batch.functions}
     for key, value in zip(*batch.rows[1], strict=True):
@@ -255,10 +301,15 @@ def _function_lines(
             continue
         if row.by_task and any(name in SOFTIRQ_ENTRY for name in names):
             place = (0, 0)  # whoever was interrupted has no part in it
+        if row.body in ("sent", "got"):
+            how = probe.target if probe.rung == "fexit" else f"{probe.target}, the task's namespace"
+            _copied(make, place, how, int(key["detail"]), value, (index, names), probed)
+            continue
         size = int(value["bytes"]) if row.body != "count" else -1
-        make.add(row.what, place, int(value["calls"]), size, _detail(row, probe.target, int(key["detail"])), index)
-        if row.result:
-            make.add("gso segments", place, int(value["segments"]), size, probe.target, index)
+        detail = _detail(row, probe.target, int(key["detail"]))
+        make.add(row.what, place, int(value["calls"]), size, detail, index)
+        if row.segments:
+            make.add(row.segments, place, int(value["segments"]), size if row.result else -1, detail, index)
 
 
 def _detail(row: Function, name: str, bits: int) -> str:
@@ -272,4 +323,6 @@ def _detail(row: Function, name: str, bits: int) -> str:
         if bits >> 33 & 1:
             reasons.append("cloned")
         return f"{name}: {', '.join(reasons) or 'asked for'}"
+    if row.body == "hook":
+        return hook_name(bits >> 8 & 0xFF, bits & 0xFF)
     return name

@@ -15,10 +15,21 @@ from numpy.typing import NDArray
 from nsprof.collect import btf, ladder, loader, loader_syscall, trials
 from nsprof.collect.ladder_count import with_slot
 from nsprof.collect.ledger_names import EVENTS, FUNCTIONS, Event, Function, function_named
-from nsprof.errors import ProbeError
+from nsprof.errors import PreflightError, ProbeError
 from nsprof.model.profile import ProbeInfo
 
-__all__ = ["FIRST_FUNCTION", "KEY", "STACK_DEPTH", "VALUE", "Group", "Probe", "open_functions", "open_tracepoints"]
+__all__ = [
+    "FIRST_FUNCTION",
+    "KEY",
+    "NFT_MODULE",
+    "STACK_DEPTH",
+    "VALUE",
+    "Group",
+    "Probe",
+    "open_functions",
+    "open_tracepoints",
+    "sources",
+]
 
 #: Mirrors of struct ledger_key and struct ledger_value (probes/include/ledger.h).
 KEY = np.dtype(
@@ -40,13 +51,58 @@ _OFFSETS = (
     ("sk_buff", "next"),
     ("net_device", "mtu"),
     ("sock", "__sk_common.skc_net.net"),
+    ("sock", "__sk_common.skc_family"),
+    ("sock", "__sk_common.skc_flags"),
+    ("socket", "sk"),
+    ("msghdr", "msg_flags"),
+    ("nf_hook_state", "hook"),
+    ("nf_hook_state", "pf"),
+    ("nf_hook_state", "net"),
+    ("nf_hook_entries", "num_hook_entries"),
+    ("net", "nft.gencursor"),
+)
+#: Members of nftables' own structs, in a module on most kernels; all of them are needed to count a chain's rules.
+NFT_MODULE = "nf_tables"
+_NFT_OFFSETS = (
     ("nft_pktinfo", "skb"),
+    ("nft_pktinfo", "state"),
+    ("nft_chain", "blob_gen_0"),
+    ("nft_chain", "blob_gen_1"),
+    ("nft_rule_blob", "data"),
+    ("nft_rule_dp", "data"),
 )
 
 
-def defines() -> dict[str, int | str]:
-    """What the ledger's programs are compiled with. Raises ProbeError when this kernel's skb has another shape."""
-    types = btf.kernel_types()
+def sources(
+    types: btf.TypeTable,
+    nft: btf.TypeTable | None = None,
+    *,
+    reads: bool = True,
+    typed: bool = True,
+    functions: int = 0,
+) -> dict[str, dict[str, int | str]]:
+    """The ledger's programs, with the defines that each is compiled with for a kernel of these types.
+
+    `nft` are the types of nftables, where they are apart. `reads`: bpf_probe_read_kernel is granted; `typed`: typed
+    tracepoints are. `functions` is how many are probed (default: the table's). Raises ProbeError when the kernel's
+    sk_buff has another shape.
+    """
+    common = _defines(types) | ({} if reads else {"DIRECT_LOADS": 1, "NO_READS": 1})
+    slots = max((functions or len(_table(types))) + 1, _SLOTS)
+    own = {"LEDGER_SLOTS": slots, "LEDGER_LOST": slots - 1}
+    return {
+        # One flavour is compiled, that of the rung which is granted: plain loads cost a third of the helper's.
+        "ledger_hop": common | ({"DIRECT_LOADS": 1} if typed else {}),
+        "ledger_calls": common | own | _rule_defines(types if nft is None else nft),
+    }
+
+
+def _table(types: btf.TypeTable) -> list[Function]:
+    """The table's functions that are to be probed beside this kernel's tracepoints."""
+    return [row for row in FUNCTIONS if not row.unless or not types.tracepoint(row.unless)]
+
+
+def _defines(types: btf.TypeTable) -> dict[str, int | str]:
     made: dict[str, int | str] = {
         "LEDGER_ENTRIES": _ENTRIES,
         "LEDGER_STACKS": _STACKS,
@@ -64,7 +120,30 @@ def defines() -> dict[str, int | str]:
         "LEDGER_SUMMED_SHIFT": summed % 8,
         "LEDGER_SKB_WORDS": (users + 4 + 7) // 8,
     }
+    zero_copy = [number for number, name in types.enumerators("sock_flags").items() if name == "SOCK_ZEROCOPY"]
+    if zero_copy:
+        made["LEDGER_ZEROCOPY_BIT"] = zero_copy[0]
     return made
+
+
+def _nft_types() -> btf.TypeTable | None:
+    """The types of nftables where they are not the kernel's own."""
+    if btf.kernel_types().member("nft_chain", "blob_gen_0") is not None:
+        return None
+    try:
+        return btf.module_types(NFT_MODULE)
+    except PreflightError:
+        return None
+
+
+def _rule_defines(types: btf.TypeTable) -> dict[str, int | str]:
+    """Where nftables keeps a chain's rules; empty where that is not known, or not as it is since Linux 5.17."""
+    found = {f"NFT_{struct}_{member}": types.member(struct, member) for struct, member in _NFT_OFFSETS}
+    last, length = types.bit_member("nft_rule_dp", "is_last"), types.bit_member("nft_rule_dp", "dlen")
+    known = {name: at for name, at in found.items() if at is not None}
+    if len(known) < len(found) or (last, length) != (0, 1) or types.member("net", "nft.gencursor") is None:
+        return {}
+    return {"NFT_CHAINS": 1, **known}
 
 
 @dataclass(slots=True)
@@ -145,6 +224,10 @@ class Group:
         found: NDArray[Any] = row[row != 0]
         return found
 
+    def open_gate(self, open_: bool) -> None:
+        """From here on events are booked, or no longer."""
+        self.map("gate", "u4", "u4", 1).set(0, np.array([open_], "u4"))
+
     def tally(self) -> NDArray[Any]:
         """Hits so far by slot, over all CPUs."""
         reader, cpus = self.map("hits", "u4", "u8", self.slots), loader.possible_cpus()
@@ -163,22 +246,30 @@ class Group:
             self.program = None
 
 
+#: What a tracepoint's row says where packets' heads cannot be read.
+UNREAD = "lockdown refuses bpf_probe_read_kernel: no segments, fragments, payloads, nor checksums made in software"
+
+
 def open_tracepoints(events: Sequence[Event] = EVENTS) -> Group:
     """The tracepoints' group, ready to attach. Raises PreflightError or ProbeError where none can be had."""
-    if not loader.features().probe_read:
+    types = btf.kernel_types()
+    rung = "raw_tp" if trials.reason_of(trials.tp_btf) else "tp_btf"
+    reads = loader.features().probe_read
+    if not reads and rung == "raw_tp":
         raise ProbeError(
-            "the ledger reads packets' headers with bpf_probe_read_kernel, which this kernel refuses "
-            "(lockdown=confidentiality)",
+            "the ledger reads packets by typed tracepoints or bpf_probe_read_kernel, and this kernel refuses both",
             "boot without lockdown=confidentiality; counters are in the profile all the same",
         )
-    types = btf.kernel_types()
-    # One flavour is compiled, that of the rung which is granted: plain loads cost a third of the helper's.
-    rung = "raw_tp" if trials.reason_of(trials.tp_btf) else "tp_btf"
-    program = loader.compile_program("ledger_hop", {**defines(), **({"DIRECT_LOADS": 1} if rung == "tp_btf" else {})})
+    given = sources(types, reads=reads, typed=rung == "tp_btf")
+    program = loader.compile_program("ledger_hop", given["ledger_hop"])
     probes = []
     for slot, event in enumerate(events):
+        if event.optional and not types.tracepoint(event.tracepoint):
+            continue
         code = program.code(event.program)
-        found = ladder.Found(event.tracepoint, (), 0, (), event.tracepoint, types.tracepoint(event.tracepoint))
+        looks = event.program in ("ledger_queue", "ledger_xmit", "ledger_receive")
+        notes = (UNREAD,) if looks and not reads else ()
+        found = ladder.Found(event.tracepoint, (), 0, notes, event.tracepoint, types.tracepoint(event.tracepoint))
         name = event.program.removeprefix("ledger_")
         probes.append(Probe(name, event.tracepoint, slot, event.lost, found, {rung: code}))
     return Group(program, probes)
@@ -186,11 +277,9 @@ def open_tracepoints(events: Sequence[Event] = EVENTS) -> Group:
 
 def open_functions(functions: Sequence[str] = ()) -> Group:
     """The functions' group: `functions` (default: the table's). Unknown names are refused rows with near misses."""
-    table = [function_named(name) for name in functions] if functions else list(FUNCTIONS)
-    probes = [
-        Probe(row.name, row.name, slot, f"{row.what} by this function", function=row)
-        for slot, row in enumerate(table)
-    ]
+    given = [function_named(name) for name in functions]
+    table = given or _table(btf.kernel_types())
+    probes = [Probe(row.name, row.name, slot, _loss(row), function=row) for slot, row in enumerate(table)]
     none = {rung: why for rung, why in _refusals().items() if why}
     if len(none) == 2:
         reason = "; ".join(f"{rung}: {why}" for rung, why in none.items())
@@ -199,14 +288,21 @@ def open_functions(functions: Sequence[str] = ()) -> Group:
             _find(probe)  # a wrong name is a wrong name on any kernel
             probe.found = None
         return Group(None, probes)
-    slots = max(len(probes) + 1, _SLOTS)
     ladder.kernel_symbols.cache_clear()  # modules may have come since
-    program = loader.compile_program("ledger_calls", {**defines(), "LEDGER_SLOTS": slots, "LEDGER_LOST": slots - 1})
+    reads = loader.features().probe_read
+    own = sources(btf.kernel_types(), _nft_types(), reads=reads, functions=len(probes))["ledger_calls"]
+    program = loader.compile_program("ledger_calls", own)
     for probe in probes:
         _find(probe)
         if probe.found is not None:
             probe.codes = _codes(program, probe)
-    return Group(program, probes, slots)
+    return Group(program, probes, int(own["LEDGER_SLOTS"]))
+
+
+def _loss(row: Function) -> str:
+    if row.user_copy:
+        return "copies of calls that failed or were not a socket's (what sockets took and gave is counted there)"
+    return f"{row.what} by this function" + (f", {row.segments}" if row.segments else "")
 
 
 def _refusals() -> dict[str, str]:
@@ -234,7 +330,9 @@ def _find(probe: Probe) -> None:
 def _codes(program: loader.Program, probe: Probe) -> dict[str, bytes]:
     row = probe.function
     assert row is not None  # noqa: S101 - only functions come here
-    rungs = ("fexit", "kretprobe") if row.result else ("fentry", "kprobe")
+    rungs: tuple[str, ...] = ("fexit", "kretprobe") if row.result else ("fentry", "kprobe")
+    if not loader.features().probe_read:
+        rungs = rungs[:1]  # a kprobe's arguments have no types to be followed by
     return {
         rung: with_slot(program.code(f"{'traced' if rung[0] == 'f' else 'probed'}_{row.body}"), probe.slot)
         for rung in rungs

@@ -4,6 +4,11 @@
  * An event's meaning is its number (`what`, see nsprof/collect/ledger_names.py) and its `detail`,
  * whose bits each program documents. With DIRECT_LOADS (tp_btf) typed pointers are followed by
  * plain loads; heads and shared infos are no typed pointers on any rung and always take the helper.
+ * NO_READS leaves them out where the helper is refused (lockdown=confidentiality): then packets
+ * have no segments, fragments and payload, and rows say so by the bit UNREAD where it matters.
+ *
+ * Nothing is booked unless the gate is open: it opens when all probes are attached and closes
+ * before the first is detached, so that all of them count the same window.
  */
 #ifndef NSPROF_LEDGER_H
 #define NSPROF_LEDGER_H
@@ -65,6 +70,9 @@ static __always_inline void ledger_device(struct ledger_key *key, void *device)
 /* The current task's namespace: right for copies from and to user space, nobody's in softirq. */
 static __always_inline void ledger_task(struct ledger_key *key)
 {
+#ifdef NO_READS
+	netns_of_task((void *)bpf_get_current_task_btf(), &key->cookie, &key->inode);
+#else
 	void *task = (void *)bpf_get_current_task();
 	void *nsproxy = 0;
 	void *net = 0;
@@ -79,6 +87,7 @@ static __always_inline void ledger_task(struct ledger_key *key)
 #ifdef OFF_net_net_cookie
 	bpf_probe_read_kernel(&key->cookie, 8, net + OFF_net_net_cookie);
 #endif
+#endif
 }
 
 /* How many segments of the wire an skb stands for; `size` becomes their payload, 0 for a plain one.
@@ -86,9 +95,11 @@ static __always_inline void ledger_task(struct ledger_key *key)
 static __always_inline u32 ledger_segments(void *skb, u16 *size, u32 payload)
 {
 	u16 gso[2] = {}; /* gso_size, gso_segs */
+#ifndef NO_READS
 	void *info = SKB(skb, void *, head) + SKB(skb, u32, end);
 
 	bpf_probe_read_kernel(gso, 4, info + OFF_skb_shared_info_gso_size);
+#endif
 	*size = gso[0];
 	if (!gso[0])
 		return 1;

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import json
+import lzma
 import os
 import re
 import struct
@@ -18,10 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nsprof.collect import loader, loader_cache
+from nsprof.collect import btf, ledger_probes, loader, loader_cache
 from nsprof.errors import NsprofError, VmError
 from nsprof.files import cache_root
 from nsprof.vm import resolve, run_job
+from nsprof.vm.kernels import Kernel
 from nsprof.vm.vmlinux import direct_image
 from tests.support import REPO
 
@@ -139,6 +141,20 @@ def _compile_ahead(spec: str) -> None:
         loader.compiled("calls", {"SLOTS": 256}, target=target)
         loader.compiled("sampler", {**tables, **every}, target=target)
         loader.compiled("sampler", {**tables, **every, "HOP": 1}, lent=("HOPS_FD", "OWNERS_FD"), target=target)
+        table = btf.TypeTable(types, "the guest's BTF")
+        nft = _module_types(kernel, ledger_probes.NFT_MODULE, table)
+        for reads in (True, False):
+            for name, defines in ledger_probes.sources(table, nft, reads=reads).items():
+                loader.compiled(name, defines, target=target)
+
+
+def _module_types(kernel: Kernel, module: str, base: btf.TypeTable) -> btf.TypeTable | None:
+    """The types of a module as it lies in the kernel's tree."""
+    place = next(kernel.modules.rglob(f"{module}.ko*"), None) if kernel.modules else None
+    if place is None or place.suffix not in (".ko", ".xz"):
+        return None
+    blob = lzma.decompress(place.read_bytes()) if place.suffix == ".xz" else place.read_bytes()
+    return btf.TypeTable(_types_of(blob), module, base)
 
 
 def _types_of(kernel: bytes) -> bytes:
