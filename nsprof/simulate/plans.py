@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from nsprof.errors import UsageError
 from nsprof.model.scenario import TopologySpec
 from nsprof.topology.plan import Addresses, Macs, Names, check_spec
-from nsprof.vm.guest_minimal import Plan, Step
+from nsprof.vm.guest_minimal import Hops, Plan, Step
 
 __all__ = ["PERTURBATIONS", "SHAPES", "Perturbations", "plan_for"]
 
@@ -351,6 +351,26 @@ def _offloads(b: _Builder, offloads: Mapping[str, bool]) -> None:
     b.steps += [Step(netns, run=(("ethtool", "-K", device, *words),)) for netns, device in ends]
 
 
+def _hops(b: _Builder) -> tuple[Hops, Hops] | None:
+    """The devices of a packet from the client, and of one from the server. None where a device hands its packets
+    on inside a reception (macvlan, ipvlan, vxlan): there the order of receptions does not tell the device."""
+    wire, far, bridge, pair = (
+        ("host", b.names.wire),
+        ("remote", ETH),
+        ("host", b.names.bridge),
+        ("host", b.names.pair(0)),
+    )
+    near = ("c0", ETH)
+    if b.spec.shape in ("host", "device"):
+        own = ("c0", b.names.wire) if b.spec.shape == "device" else wire
+        return Hops((own,), (far,)), Hops((far,), (own,))
+    if b.spec.shape in ("veth-route", "veth-bridge", "vrf"):
+        return Hops((near, wire), (pair, far)), Hops((far, pair), (wire, near))
+    if b.spec.shape in ("veth-bridge-route", "veth-nat"):
+        return Hops((near, wire), (pair, bridge, far)), Hops((far, bridge, pair), (wire, near))
+    return None
+
+
 def plan_for(spec: TopologySpec, extra: Perturbations | None = None) -> Plan:
     """The plan of a scenario. Raises TopologyError or UsageError for what cannot be meant."""
     check_spec(spec, tuple(SHAPES))
@@ -371,5 +391,6 @@ def plan_for(spec: TopologySpec, extra: Perturbations | None = None) -> Plan:
         family=spec.family,
         modules=tuple(dict.fromkeys(builder.modules)),
         programs=tuple(dict.fromkeys(builder.programs)),
+        hops=_hops(builder),
     )
     return replace(plan, steps=tuple(step for step in plan.steps if step.ip or step.settings or step.run))

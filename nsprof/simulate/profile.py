@@ -12,6 +12,7 @@ from nsprof.kernelnames import context_of
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Counter as CounterRow
 from nsprof.model.profile import Device, Event, Namespace, Profile, Run, Samples, Value
+from nsprof.simulate.hops import UNKNOWN, hop_of, hops_are_known
 from nsprof.vm.machine import qemu_program
 from nsprof.vm.tcg_output import QUANTITIES
 
@@ -35,11 +36,11 @@ def profile_of(options: SimulateOptions, measurements: Sequence[Measurement]) ->
     details: list[dict[str, Any]] = []
     for number, m in enumerate(measurements):
         builder.runs.append(_run(options, m, names[m.kernel.spec]))
-        space = builder.namespace(Namespace(1, 1, 0, m.plan.count_netns, "host"))
-        builder.device(Device(space, 0, m.plan.wire, "veth"))
+        spaces, devices = _places(builder, m)
+        space = spaces[m.plan.count_netns]
         for key, delta in m.counters.items():
             builder.counters.append(CounterRow(number, "device", space, m.plan.wire, -1, key, 0.0, float(delta)))
-        builder.samples(_samples(builder, number, m))
+        builder.samples(_samples(builder, number, m, spaces, devices))
         details.append(_details(m))
     builder.meta = {
         "tool": {"name": "nsprof", "version": __version__},
@@ -88,8 +89,30 @@ def _run(options: SimulateOptions, m: Measurement, kernel: str) -> Run:
     )
 
 
-def _samples(builder: ProfileBuilder, run: int, m: Measurement) -> Samples:
-    rows: list[tuple[int, int, int, int]] = []
+def _places(builder: ProfileBuilder, m: Measurement) -> tuple[dict[str, int], dict[tuple[str, str], int]]:
+    """Namespaces and devices of the scenario in the profile. They have no inode: a guest's means nothing outside."""
+    ends = ("host", "remote", m.plan.client, m.plan.count_netns)
+    spaces = {}
+    for name in dict.fromkeys(ends):
+        role = name if name in ("host", "remote") else "container"
+        spaces[name] = builder.namespace(Namespace(1 + m.plan.netns.index(name), 1, 0, name, role))
+    found = [(m.plan.count_netns, m.plan.wire)]
+    for hops in m.plan.hops or ():
+        found += [*hops.sent, *hops.received]
+    unique = dict.fromkeys(found)
+    numbers = {place: number for number, place in enumerate(unique, start=1)}
+    return spaces, {p: builder.device(Device(spaces[p[0]], numbers[p], p[1], _kind(p[1]))) for p in unique}
+
+
+def _kind(device: str) -> str:
+    return "bridge" if device.startswith("br") else "veth"
+
+
+def _samples(
+    builder: ProfileBuilder, run: int, m: Measurement, spaces: dict[str, int], devices: dict[tuple[str, str], int]
+) -> Samples:
+    rows: list[tuple[int, ...]] = []
+    known = hops_are_known(m)
     task = builder.task(1, 1, "traffic")
     events = [
         builder.event(Event(name, UNITS.get(name, name.split("-")[-1]), "modelled")) if m.sample.sum_of(name) else -1
@@ -103,9 +126,11 @@ def _samples(builder: ProfileBuilder, run: int, m: Measurement) -> Samples:
                 what = m.output.nodes[each]
                 frames[each] = builder.frame(what.name, m.modules.get(what.address, ""))
         stack = builder.stack([frames[each] for each in path])
-        context = int(context_of(m.output.names(node)))
-        rows += [(e, stack, context, c) for e, c in zip(events, counts[1:], strict=True) if c and e >= 0]
-    event, stack_column, context_column, weight = zip(*rows, strict=True)
+        context = context_of(m.output.names(node))
+        hop = hop_of(m, node, context) if known else UNKNOWN
+        place = spaces.get(hop.netns, 0), devices.get((hop.netns, hop.device), 0), int(hop.direction)
+        rows += [(e, stack, int(context), *place, c) for e, c in zip(events, counts[1:], strict=True) if c and e >= 0]
+    event, stack_column, context_column, space, device, direction, weight = zip(*rows, strict=True)
     return Samples.build(
         len(rows),
         run=run,
@@ -113,6 +138,10 @@ def _samples(builder: ProfileBuilder, run: int, m: Measurement) -> Samples:
         task=task,
         context=context_column,
         stack=stack_column,
+        task_ns=spaces[m.plan.client],
+        hop_ns=space,
+        hop_dev=device,
+        hop_dir=direction,
         count=weight,
         weight=weight,
     )
@@ -142,6 +171,7 @@ def _details(m: Measurement) -> dict[str, Any]:
             }
             for kind in m.others.kinds
         ],
+        "hops_known": hops_are_known(m),
         "unmatched_returns": m.sample.unmatched,
         "unmatched_returns_all": sum(s.unmatched for s in m.samples),
         "user_instructions": m.sample.totals["user"],

@@ -20,7 +20,7 @@ from nsprof.errors import VmError
 from nsprof.vm import initramfs, tcg_build
 from nsprof.vm.kernels import Kernel
 
-__all__ = ["GuestJob", "Plan", "Step", "archive", "program_files"]
+__all__ = ["GuestJob", "Hops", "Plan", "Step", "archive", "program_files"]
 
 #: What every scenario may need; loaded always, so that code lies at the same addresses in all of them.
 MODULES = ("veth", "bridge")
@@ -49,11 +49,20 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Hops:
+    """(namespace, device) of each transmission and of each reception of one packet, in order."""
+
+    sent: tuple[tuple[str, str], ...]
+    received: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
 class Plan:
     """How a scenario is built: the namespaces, then the steps. `modules` are needed besides MODULES.
 
     `client` and `server` name the namespaces of the two ends, `address` is the server's, `wire` the device in
-    `count_netns` whose packets are counted. `programs` are programs of this machine that the steps run.
+    `count_netns` whose packets are counted. `programs` are programs of this machine that the steps run. `hops` are
+    the devices through which a packet goes, where known: those of the client's packet and of the server's.
     """
 
     name: str
@@ -67,6 +76,7 @@ class Plan:
     family: int = 4
     modules: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
+    hops: tuple[Hops, Hops] | None = None
 
 
 @dataclass(frozen=True)
@@ -157,7 +167,10 @@ def modules_key(kernel: Kernel, plan: Plan | None) -> str:
 def _scripts(job: GuestJob) -> dict[str, str]:
     start = [
         'fail() { echo "NSPROF failed $*"; poweroff -f; sleep 9; }',
-        'for m in /modules/*.ko; do [ -e "$m" ] && { insmod "$m" || fail "module $m"; }; done',
+        # The sleep lets go of the memory that a module needs while it starts: else it is chance whether the next
+        # module lies there, and symbols of another boot would be wrong.
+        'for m in /modules/*.ko; do [ -e "$m" ] && { insmod "$m" || fail "module $m"; sleep 0.3; }; done',
+        'while read -r name _ _ _ _ address _; do echo "NSPROF module $name $address"; done < /proc/modules',
     ]
     scripts: dict[str, str] = {}
     if job.dump_symbols:

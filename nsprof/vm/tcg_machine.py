@@ -149,6 +149,8 @@ def boot(kernel: Kernel, job: GuestJob, options: BootOptions, *, on_tick: Callab
             tuple(line[line.index("NSPROF ") + 7 :].split()) for line in console.splitlines() if "NSPROF " in line
         )
         _check(machine, kernel, job, words)
+        if table is not None:
+            _check_modules(kernel, table, words)
         return Boot(
             words=words,
             output=_read(machine.directory / "counts").decode(errors="replace"),
@@ -199,6 +201,19 @@ def _check(machine: Machine, kernel: Kernel, job: GuestJob, words: Sequence[Sequ
         )
 
 
+def _module_addresses(words: Sequence[Sequence[str]]) -> str:
+    return "".join(f"{line[1]} {line[2]}\n" for line in words if len(line) == 3 and line[0] == "module")
+
+
+def _check_modules(kernel: Kernel, table: Path, words: Sequence[Sequence[str]]) -> None:
+    """The table is of another boot: had a module been elsewhere in it, functions would have others' names."""
+    if _module_addresses(words) != table.with_suffix(table.suffix + ".modules").read_text():
+        raise VmError(
+            f"kernel {kernel.spec}: its modules did not lie where they lay when its symbols were read",
+            f"remove {table} and simulate again",
+        )
+
+
 def _tail(machine: Machine) -> str:
     return " | ".join(machine.tail()[-5:]) or "(none)"
 
@@ -227,7 +242,7 @@ def symbols(kernel: Kernel, plan: Plan | None, options: BootOptions) -> Path:
     With nokaslr the addresses are the same at every boot, which is checked by each measured function's name.
     """
     key = guest_minimal.modules_key(kernel, plan)
-    target = private_cache("tcg", "symbols") / f"{kernel.release}-{key}"
+    target = private_cache("tcg", "symbols") / f"{kernel.release}-{key}.kallsyms"
     with locked("tcg-symbols"):
         if target.exists():
             return target
@@ -244,6 +259,7 @@ def symbols(kernel: Kernel, plan: Plan | None, options: BootOptions) -> Path:
             raise VmError(
                 f"kernel {kernel.spec}: shows no addresses in /proc/kallsyms", "it wants CONFIG_KALLSYMS and _ALL"
             )
+        target.with_suffix(target.suffix + ".modules").write_text(_module_addresses(got.words))
         part = target.with_name(f".{target.name}.part")
         part.write_bytes(b"\n".join(lines) + b"\n")
         part.replace(target)

@@ -33,12 +33,32 @@ _THUNKS = ("__x86_indirect_thunk_", "__x86_return_thunk", "__x86_indirect_call_t
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One call path: its function and its caller's node (0: none). `address` is the function's."""
+    """One call path: its function and its caller's node (0: none). `address` is the function's.
+
+    `tag` is that of probes/tcg/count.h: which end of the traffic acts (`actor`: 1 the client, 2 the server, 0 not
+    told), and for the nodes at which a packet gets to a device, which reception or transmission it is (`number`).
+    """
 
     parent: int
     function: int
     address: int
     name: str
+    tag: int = 0
+
+    @property
+    def actor(self) -> int:
+        """1: the client, 2: the server, 0: neither, or the node does not say."""
+        return self.tag >> 8
+
+    @property
+    def number(self) -> int:
+        """Which reception or transmission since the system call began, from 1; 0: the node is neither."""
+        return self.tag & 0x7F
+
+    @property
+    def transmits(self) -> bool:
+        """Whether `number` counts transmissions."""
+        return bool(self.tag & 0x80)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +206,8 @@ def parse(text: str) -> Output:
             totals = {key: int(value) for key, _, value in (word.partition("=") for word in words)}
             samples.append(TreeSample(int(region), int(index), totals, ""))
         elif kind == "N":
-            number, parent, function, address, name = rest.split(" ", 4)
-            nodes[int(number)] = Node(int(parent), int(function), int(address, 16), name)
+            number, parent, function, tag, address, name = rest.split(" ", 5)
+            nodes[int(number)] = Node(int(parent), int(function), int(address, 16), name, int(tag, 16))
         elif kind == "M":
             snapshot = True
         elif kind == "E":

@@ -32,10 +32,14 @@ extern struct live_counters *live;
 extern uint64_t rep_repeats; /* executions that only repeat a rep string instruction */
 
 /* ---- symbols.c ---- */
+/* Functions at which a packet gets to the next device: a received skb's way up, a sent one's way
+ * down. */
+enum hop_function { NO_HOP, RECEIVES, TRANSMITS };
 struct symbol {
 	uint64_t address;
 	int function; /* itself, or the function that it is a part of (foo.cold -> foo) */
 	bool interrupt_entry;
+	enum hop_function hop;
 	char *name;
 };
 extern struct symbol *symbols;
@@ -47,9 +51,17 @@ bool is_fork_return(int function);
 bool is_irq_stub(uint64_t address, bool *first);
 
 /* ---- tree.c ---- */
+/* A node's tag tells for which packet it works: HOP_ACTOR is who of the traffic's two ends acts
+ * (the traffic program says so), HOP_NUMBER which of the receptions (or with HOP_TRANSMITS, of the
+ * transmissions) since the system call began, from 1; 0: neither. Only nodes of hop functions and
+ * roots of system calls have tags; all else is below them. */
+#define HOP_ACTOR 0xff00
+#define HOP_TRANSMITS 0x80
+#define HOP_NUMBER 0x7f
 struct node {
 	uint32_t parent;
 	int function;
+	uint32_t tag;
 	uint32_t epoch;
 	uint64_t calls;
 	uint64_t count[QUANTITIES];
@@ -75,6 +87,7 @@ void tree_new_epoch(void);		      /* all nodes read as zero */
 uint32_t tree_touched(const uint32_t **list); /* nodes with counts in this epoch */
 struct node *tree_here(void);
 bool tree_in_user(void);
+void tree_actor(int id);
 void tree_flush(void);	/* charge what the live counters gained to the current node */
 void tree_forget(void); /* what they gained is charged to nobody */
 void tree_block(const struct block *block);

@@ -7,8 +7,8 @@
  *
  * A mark is an eight-byte NOP in user mode: 0f 1f 84 00 KIND REGION 53 4e (nopl
  * 0x4e53RRKK(%rax,%rax,1)). KIND: 0 ends a sample, 1 begins one, 2 begins counting (until then the
- * guest runs uninstrumented), 3 copies the guest's memory. The output is text, a record a line; see
- * docs/simulate.md and nsprof/vm/tcg_output.py.
+ * guest runs uninstrumented), 3 copies the guest's memory, 4 tells which end acts (as REGION). The
+ * output is text, a record a line; see docs/simulate.md and nsprof/vm/tcg_output.py.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -22,7 +22,7 @@
 
 EXPORT int qemu_plugin_version = NSPROF_QEMU_API;
 
-enum mark { END, BEGIN, ARM, SNAPSHOT };
+enum mark { END, BEGIN, ARM, SNAPSHOT, ACTOR };
 
 static qemu_plugin_id_t plugin;
 static FILE *out;
@@ -265,8 +265,8 @@ static void at_exit(qemu_plugin_id_t id, void *data)
 	(void)data;
 	for (uint32_t i = 1; i < node_count; i++)
 		if (nodes[i].epoch)
-			fprintf(out, "N %u %u %d %" PRIx64 " %s\n", i, nodes[i].parent,
-				nodes[i].function, symbols[nodes[i].function].address,
+			fprintf(out, "N %u %u %d %x %" PRIx64 " %s\n", i, nodes[i].parent,
+				nodes[i].function, nodes[i].tag, symbols[nodes[i].function].address,
 				symbols[nodes[i].function].name);
 	fprintf(out, "Z\n");
 	if (fclose(out))
@@ -299,6 +299,8 @@ static void on_mark(unsigned int cpu, void *data)
 		sample_begin(id);
 	else if (kind == END)
 		sample_end(id);
+	else if (kind == ACTOR)
+		tree_actor(id);
 	else if (kind == SNAPSHOT && ram_path && snapshot_path)
 		snapshot();
 }

@@ -127,6 +127,10 @@ static void classify(int index, const int *sorted)
 	const char *name = symbol->name, *base = whole(name, buffer, sizeof buffer);
 
 	symbol->function = base ? nearest(sorted, base, index) : index;
+	if (!strncmp(name, "__netif_receive_skb_one_core", 28) && (!name[28] || name[28] == '.'))
+		symbol->hop = RECEIVES;
+	else if (!strcmp(name, "dev_hard_start_xmit"))
+		symbol->hop = TRANSMITS;
 	symbol->interrupt_entry = starts(name, "asm_exc_") || starts(name, "asm_sysvec_");
 	if (!strcmp(name, "ret_from_fork"))
 		fork_return = index;

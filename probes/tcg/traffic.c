@@ -38,6 +38,9 @@
 
 #define MARK_BYTES(kind, region) ".byte 0x0f,0x1f,0x84,0x00," #kind "," #region ",0x53,0x4e\n"
 #define MARK(kind, region) __asm__ volatile(MARK_BYTES(kind, region)::: "memory")
+/* Whose system calls follow: the client's, or the server's. */
+#define CLIENT_ACTS MARK(4, 1)
+#define SERVER_ACTS MARK(4, 2)
 #define SAMPLES_MAX 4096
 #define BUFFER_SIZE (1 << 18)
 #define PORT 9000
@@ -182,9 +185,11 @@ static void read_all(int from, size_t length)
 
 static void udp_stream(void)
 {
+	CLIENT_ACTS;
 	if (sendto(client, send_buffer, (size_t)size, 0, (struct sockaddr *)&server_name,
 		   name_size) != size)
 		die("sendto %s", address);
+	SERVER_ACTS;
 	if (recv(server, receive_buffer, sizeof receive_buffer, 0) != size)
 		die("receive from the client");
 }
@@ -193,30 +198,38 @@ static void udp_rr(void)
 {
 	socklen_t length = sizeof client_name;
 
+	CLIENT_ACTS;
 	if (sendto(client, send_buffer, (size_t)size, 0, (struct sockaddr *)&server_name,
 		   name_size) != size)
 		die("sendto %s", address);
+	SERVER_ACTS;
 	if (recvfrom(server, receive_buffer, sizeof receive_buffer, 0,
 		     (struct sockaddr *)&client_name, &length) != size)
 		die("receive from the client");
 	if (sendto(server, send_buffer, (size_t)size, 0, (struct sockaddr *)&client_name, length) !=
 	    size)
 		die("send back");
+	CLIENT_ACTS;
 	if (recv(client, receive_buffer, sizeof receive_buffer, 0) != size)
 		die("receive the answer");
 }
 
 static void tcp_stream(void)
 {
+	CLIENT_ACTS;
 	write_all(client, (size_t)size);
+	SERVER_ACTS;
 	read_all(server, (size_t)size);
 }
 
 static void tcp_rr(void)
 {
+	CLIENT_ACTS;
 	write_all(client, (size_t)size);
+	SERVER_ACTS;
 	read_all(server, (size_t)size);
 	write_all(server, (size_t)size);
+	CLIENT_ACTS;
 	read_all(client, (size_t)size);
 }
 
@@ -303,7 +316,8 @@ static bool worth_measuring(void (*transaction)(void))
 	fprintf(file, "%" PRIu64 "\n", quickest);
 	fclose(file);
 	printf("NSPROF placement %" PRIu64 "\n", quickest);
-	/* TCP reckons with the clock: its samples differ by themselves, by less than a thousandth. */
+	/* TCP reckons with the clock: its samples differ by themselves, by less than a thousandth.
+	 */
 	if (best != UINT64_MAX && !strncmp(workload, "tcp-", 4))
 		best += best / 1000;
 	return (attempt >= tries && quickest <= best) || attempt >= 2 * tries;
@@ -443,8 +457,7 @@ static void take_arguments(char **words)
 		    take(*words, "packets", NULL, &packets) ||
 		    take(*words, "samples", NULL, &samples) ||
 		    take(*words, "warmup", NULL, &warmup) ||
-		    take(*words, "attempt", NULL, &attempt) ||
-		    take(*words, "tries", NULL, &tries))
+		    take(*words, "attempt", NULL, &attempt) || take(*words, "tries", NULL, &tries))
 			continue;
 		errno = EINVAL;
 		die("argument %s", *words);

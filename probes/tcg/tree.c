@@ -42,6 +42,7 @@ static struct frame *frame;
 static enum pending pending;
 static uint64_t expected; /* return address that RETURNED must lead to */
 static bool in_user;
+static uint32_t actor, receptions, transmissions; /* see HOP_ACTOR in count.h */
 static struct frame *entering; /* an interrupt whose first push is still to come */
 
 static struct {
@@ -50,10 +51,16 @@ static struct {
 
 /* ---- nodes ---- */
 
+static uint32_t node_place(const struct node *node)
+{
+	uint64_t key = (uint64_t)node->parent << 32 | (uint32_t)node->function;
+
+	return hash64(key ^ (uint64_t)node->tag << 20, node_bits);
+}
+
 static void node_insert(uint32_t index)
 {
-	uint64_t key = (uint64_t)nodes[index].parent << 32 | (uint32_t)nodes[index].function;
-	uint32_t mask = (1u << node_bits) - 1, at = hash64(key, node_bits);
+	uint32_t mask = (1u << node_bits) - 1, at = node_place(&nodes[index]);
 
 	while (node_table[at])
 		at = (at + 1) & mask;
@@ -71,22 +78,39 @@ static void node_grow(void)
 		node_insert(i);
 }
 
-static uint32_t child(uint32_t parent, int function)
+static uint32_t tagged_child(uint32_t parent, int function, uint32_t tag)
 {
-	uint64_t key = (uint64_t)parent << 32 | (uint32_t)function;
+	const struct node wanted = {.parent = parent, .function = function, .tag = tag};
 	uint32_t mask = (1u << node_bits) - 1;
 
-	for (uint32_t at = hash64(key, node_bits); node_table[at]; at = (at + 1) & mask) {
+	for (uint32_t at = node_place(&wanted); node_table[at]; at = (at + 1) & mask) {
 		struct node *node = &nodes[node_table[at]];
 
-		if (node->parent == parent && node->function == function)
+		if (node->parent == parent && node->function == function && node->tag == tag)
 			return node_table[at];
 	}
 	if (node_count == node_room)
 		node_grow();
-	nodes[node_count] = (struct node){.parent = parent, .function = function};
+	nodes[node_count] = wanted;
 	node_insert(node_count);
 	return node_count++;
+}
+
+/* The child for a call that begins: at a hop function it is the next packet's. */
+static uint32_t child(uint32_t parent, int function)
+{
+	uint32_t tag = 0;
+
+	if (function >= 0 && symbols[function].hop == RECEIVES)
+		tag = ++receptions;
+	else if (function >= 0 && symbols[function].hop == TRANSMITS)
+		tag = ++transmissions;
+	if (!tag)
+		return tagged_child(parent, function, 0);
+	tag = tag < HOP_NUMBER ? tag : HOP_NUMBER;
+	if (symbols[function].hop == TRANSMITS)
+		tag |= HOP_TRANSMITS;
+	return tagged_child(parent, function, tag | actor << 8);
 }
 
 static struct node *fresh(uint32_t index)
@@ -120,8 +144,8 @@ void tree_init(void)
 	node_table = need_memory(calloc((size_t)1 << node_bits, sizeof *node_table));
 	nodes[0].function = -1;
 	node_count = 1;
-	user_node = child(0, symbol_count + 1);
-	unknown_node = child(0, symbol_count);
+	user_node = tagged_child(0, symbol_count + 1, 0);
+	unknown_node = tagged_child(0, symbol_count, 0);
 	current = unknown_node;
 }
 
@@ -133,6 +157,12 @@ void tree_reset(void)
 	entering = NULL;
 	in_user = true;
 	tree_forget();
+}
+
+/* Which end of the traffic acts from now on; 0: not told. */
+void tree_actor(int id)
+{
+	actor = (uint32_t)id & 0xff;
 }
 
 void tree_new_epoch(void)
@@ -281,7 +311,9 @@ static void enter_kernel(const struct block *block)
 	in_user = false;
 	pending = NOTHING;
 	tree_statistics.entries++;
-	start_root(0, block->function);
+	receptions = transmissions = 0;
+	frame = NULL;
+	enter(tagged_child(0, block->function, actor << 8));
 }
 
 static void settle(const struct block *block)

@@ -18,10 +18,10 @@ L t ffffffff81000000 0 ffffffff81000000 ffffffff81000000 1 0 2
 T d ffff888000001000 7
 A ffffffff81000010 2 1 0 0 movq (%rdi), %rax
 R 2 0 executed=0 repeats=0 user=2002 unmatched=0 interrupt_unmatched=0
-N 2 0 1 ffffffff81000000 entry_SYSCALL_64
-N 3 2 2 ffffffff81000100 __x86_indirect_thunk_rax
-N 4 3 3 ffffffff81000200 ip_rcv
-N 5 4 4 ffffffff81000300 kfree.isra.0
+N 2 0 1 100 ffffffff81000000 entry_SYSCALL_64
+N 3 2 2 0 ffffffff81000100 __x86_indirect_thunk_rax
+N 4 3 3 101 ffffffff81000200 ip_rcv
+N 5 4 4 0 ffffffff81000300 kfree.isra.0
 Z
 """
 
