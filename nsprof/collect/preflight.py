@@ -39,9 +39,9 @@ class Check:
 def checks() -> tuple[Check, ...]:
     """Try everything, leaving nothing loaded; works without root, saying what that costs.
 
-    Takes about a second, and as long as compiling the hop probes takes where that has not been done yet.
+    Takes a few seconds, and as long as compiling the hop and ledger probes takes where that has not been done yet.
     """
-    return (*_sampling(), *_probes(), *_places(), *_machine(), *_tools())
+    return (*_sampling(), *_probes(), *_places(), *_ledger_places(), *_machine(), *_tools())
 
 
 def can_record(rows: Sequence[Check]) -> bool:
@@ -253,6 +253,30 @@ def _places() -> Iterator[Check]:
             yield Check(info.name, "Probes", title, "partly", found, info.reason)
         else:
             yield Check(info.name, "Probes", title, "yes", found)
+
+
+def _ledger_places() -> Iterator[Check]:
+    """The rungs that the ledger's probes would stand on, and the places that have none; found by attaching them."""
+    from nsprof.collect.ledger_places import places
+
+    if os.geteuid() != 0:
+        yield Check("ledger", "Probes", "ledger", "no", "not permitted", "record --count", _SUDO)
+        return
+    try:
+        found = list(places())
+    except NsprofError as error:
+        yield Check("ledger", "Probes", "ledger", "no", error.message, "record --count", error.hint)
+        return
+    keys: dict[str, int] = {}
+    for each in found:
+        number = keys[each.rung] = keys.get(each.rung, 0) + 1
+        key = f"ledger_{each.rung}" + (f"_{number}" if number > 1 else "")
+        if each.rung == "none":
+            detail = f"{len(each.names)} place{'s' * (len(each.names) != 1)}: {each.reason}"
+            yield Check(key, "Probes", "ledger, not counted", "no", detail, "counting of " + ", ".join(each.lost))
+        else:
+            state = "partly" if each.reason else "yes"
+            yield Check(key, "Probes", f"ledger on {each.rung}", state, ", ".join(each.names), each.reason)
 
 
 def _machine() -> Iterator[Check]:

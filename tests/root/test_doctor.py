@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from nsprof.collect import preflight, trials
+from nsprof.collect.btf import kernel_types
+from nsprof.collect.ledger_names import EVENTS, FUNCTIONS
 from nsprof.collect.loader_syscall import program_infos
 from tests.support import REPO, need
 
@@ -60,6 +62,26 @@ def test_rows_say_what_the_kernel_does() -> None:
     assert kprobes or said["kprobe"] == "no"
     need("netperf")
     assert said["netperf"] == "yes"
+
+
+def test_each_place_of_the_ledger_has_a_rung_or_a_reason() -> None:
+    need("bpf")
+    rows = [row for row in preflight.checks() if row.key.startswith("ledger")]
+    standing = ", ".join(row.detail for row in rows if row.state != "no")
+    lost = " ".join(row.prevents for row in rows if row.state == "no")
+    for event in EVENTS:
+        assert event.optional or event.tracepoint in standing
+    known = kernel_types()
+    for function in FUNCTIONS:
+        if not function.unless or not known.tracepoint(function.unless):
+            names = (function.name, *function.also)
+            assert any(name in standing or (function.what in lost and name in lost) for name in names), names
+    for row in rows:
+        assert row.state == "yes" or (row.detail and row.prevents), row
+    if not Path("/sys/bus/event_source/devices/kprobe/type").exists():
+        refused = next(row for row in rows if row.state == "no")
+        assert "fentry: " in refused.detail and "kprobe: " in refused.detail
+        assert "head realloc (pskb_expand_head)" in refused.prevents
 
 
 def test_trial_that_cannot_fire_is_no_yes(monkeypatch: pytest.MonkeyPatch) -> None:
