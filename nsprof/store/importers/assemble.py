@@ -6,7 +6,7 @@ Nothing here makes a Python object a sample: Python loops run over distinct fram
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,11 +31,23 @@ from nsprof.model.profile import (
     Task,
 )
 
-__all__ = ["FrameTable", "Rows", "aggregate", "assemble", "context_column", "hash_rows", "unique_stacks"]
+__all__ = [
+    "FrameTable",
+    "Rows",
+    "aggregate",
+    "assemble",
+    "context_column",
+    "grouped",
+    "hash_rows",
+    "take_rows",
+    "unique_stacks",
+]
 
 U64 = np.uint64
 _K1, _K2, _K3 = U64(0x9E3779B97F4A7C15), U64(0xBF58476D1CE4E5B9), U64(0xD6E8FEB86659FD93)
 _MAX_EVENTS = 256
+_WORDS = 1 << 15
+_IS_KERNEL, _IS_USER, _IS_ENTRY, _IS_IDLE, _IS_NAMED = 1, 2, 4, 8, 16
 
 
 class FrameTable:
@@ -88,38 +100,90 @@ def hash_rows(flat: NDArray[Any], offsets: NDArray[np.int64]) -> NDArray[np.uint
     """
     lengths = np.diff(offsets)
     out = np.zeros(len(lengths), "u8")
+    for first, last in _spans(offsets, _WORDS):
+        _hash_some(flat, offsets[first : last + 1], lengths[first:last], out[first:last])
+    return out
+
+
+def _spans(offsets: NDArray[np.int64], words: int) -> Iterator[tuple[int, int]]:
+    """Rows in groups of about so many words, whose temporary arrays stay in the processor's cache."""
+    first, rows = 0, len(offsets) - 1
+    while first < rows:
+        last = int(np.searchsorted(offsets, offsets[first] + words, side="right")) - 1
+        last = min(max(last, first + 1), rows)
+        yield first, last
+        first = last
+
+
+def _hash_some(
+    flat: NDArray[Any], offsets: NDArray[np.int64], lengths: NDArray[np.int64], out: NDArray[np.uint64]
+) -> None:
     full = lengths > 0
-    if not full.any():
-        return out
+    low, high = int(offsets[0]), int(offsets[-1])
+    if low == high:
+        return
     starts = offsets[:-1]
-    position = np.arange(int(offsets[0]), int(offsets[-1]), dtype="i8")
-    position -= np.repeat(starts, lengths)
-    word = position.astype("u8")
+    word = np.arange(low, high, dtype="i8")
+    word -= np.repeat(starts, lengths)
+    word = word.view("u8")
     word *= _K3
-    word += np.asarray(flat, "u8")
+    word += np.asarray(flat[low:high], "u8")
     word *= _K1
     word ^= word >> U64(32)
     word *= _K2
     word ^= word >> U64(29)
     word *= _K1
-    out[full] = np.add.reduceat(word, (starts - offsets[0])[full])
+    out[full] = np.add.reduceat(word, (starts - low)[full])
     out[full] ^= lengths[full].astype("u8") * _K2
-    return out
+
+
+def grouped(code: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(row where each distinct value first stands, which of them each row is), the values ascending.
+
+    What np.unique gives with return_index and return_inverse, without its stable sort, which takes most of its time.
+    """
+    if not len(code):
+        return np.zeros(0, "i8"), np.zeros(0, "i8")
+    order = np.argsort(code)
+    ordered = code[order]
+    new = np.empty(len(code), bool)
+    new[0] = True
+    np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
+    which = np.empty(len(code), "i8")
+    which[order] = np.cumsum(new) - 1
+    return np.minimum.reduceat(order, np.flatnonzero(new)), which
 
 
 def unique_stacks(flat: NDArray[Any], offsets: NDArray[np.int64]) -> tuple[Stacks, NDArray[np.int64]]:
     """Equal rows become one stack, in order of first appearance; returns them and each row's stack index."""
     hashes = hash_rows(flat, offsets)
-    _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
+    first, inverse = grouped(hashes)
     order = np.argsort(first, kind="stable")
     rank = np.empty(len(order), "i8")
     rank[order] = np.arange(len(order))
     keep = first[order]
-    lengths = np.diff(offsets)[keep]
-    new = np.zeros(len(keep) + 1, "i8")
+    if len(keep) == len(hashes):
+        return Stacks(
+            offsets - offsets[0], np.asarray(flat)[offsets[0] : offsets[-1]].astype("u4", copy=False)
+        ), rank[inverse]
+    return Stacks(*take_rows(flat, offsets, keep)), rank[inverse]
+
+
+def take_rows(
+    flat: NDArray[Any], offsets: NDArray[np.int64], rows: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+    """(offsets, flat) of some of the rows flat[offsets[i]:offsets[i+1]]."""
+    lengths = np.diff(offsets)[rows]
+    new = np.zeros(len(rows) + 1, "i8")
     np.cumsum(lengths, out=new[1:])
-    pick = np.arange(int(new[-1]), dtype="i8") + np.repeat(offsets[:-1][keep] - new[:-1], lengths)
-    return Stacks(new, np.asarray(flat)[pick].astype("u4")), rank[inverse.ravel()]
+    out = np.empty(int(new[-1]), "u4")
+    shift = offsets[:-1][rows] - new[:-1]
+    for first, last in _spans(new, _WORDS):
+        low, high = int(new[first]), int(new[last])
+        pick = np.arange(low, high, dtype="i8")
+        pick += np.repeat(shift[first:last], lengths[first:last])
+        out[low:high] = flat[pick]
+    return new, out
 
 
 def context_column(
@@ -129,39 +193,56 @@ def context_column(
 
     `named` says which frames have a name at all: a stack whose kernel frames are all nameless is UNKNOWN.
     """
-    count = len(stacks)
     kinds = np.asarray(frames.kind)
     kernel = (kinds == FrameKind.KERNEL) | (kinds == FrameKind.BPF) | (kinds == FrameKind.PROFILER)
+    sort = np.where(kernel, np.uint8(_IS_KERNEL), np.where(kinds == FrameKind.USER, np.uint8(_IS_USER), np.uint8(0)))
+    sort[kernel & (named if named is not None else True)] |= _IS_NAMED
     alone = np.zeros(len(frames), "u1")
-    idle = np.zeros(len(frames), bool)
-    for index in np.flatnonzero(kernel):
+    for index in np.flatnonzero(kernel).tolist():
         name = [frames.name[index]]
-        alone[index] = context_of(name)
-        idle[index] = context_of(name, swapper=True) is Context.IDLE
-    alone[alone == Context.TASK] = 0
-    flat, offsets = stacks.frames, stacks.offsets
-    row = np.repeat(np.arange(count), np.diff(offsets))
-    at = np.arange(len(flat))
-    is_kernel = kernel[flat] if len(flat) else np.zeros(0, bool)
+        context = context_of(name)
+        if context is not Context.TASK:
+            alone[index] = context
+            sort[index] |= _IS_ENTRY if context else 0
+        if context_of(name, swapper=True) is Context.IDLE:
+            sort[index] |= _IS_IDLE
+    plain, swapper = np.zeros(len(stacks), "u1"), np.zeros(len(stacks), "u1")
+    offsets = stacks.offsets
+    for first, last in _spans(offsets, _WORDS):
+        flat = stacks.frames[offsets[first] : offsets[last]]
+        at = offsets[first : last + 1] - offsets[first]
+        plain[first:last], swapper[first:last] = _contexts(flat, at, sort, alone)
+    return plain, swapper
 
-    def leafmost(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
-        found = np.full(count, -1, "i8")
-        hits = at[mask][::-1]
-        found[row[hits]] = hits  # written from root to leaf: the leafmost stays
-        return found
 
-    entry = leafmost(is_kernel & (alone[flat] != 0)) if len(flat) else np.full(count, -1, "i8")
-    leaf = leafmost(is_kernel)
-    user = leafmost(kinds[flat] == FrameKind.USER) if len(flat) else leaf
-    base = np.where(leaf >= 0, np.uint8(Context.TASK), np.where(user >= 0, Context.USER, Context.UNKNOWN))
-    base[entry >= 0] = alone[flat[entry[entry >= 0]]]
-    swapper = np.where((leaf >= 0) & (entry < 0), np.uint8(Context.SCHED), base)
-    has = leaf >= 0
-    swapper[has] = np.where(idle[flat[leaf[has]]], np.uint8(Context.IDLE), swapper[has])
-    if named is not None and len(flat):
-        blank = has & (leafmost(is_kernel & named[flat]) < 0)
-        base[blank] = swapper[blank] = Context.UNKNOWN
-    return base.astype("u1"), swapper.astype("u1")
+def _contexts(
+    flat: NDArray[np.uint32], offsets: NDArray[np.int64], sort: NDArray[np.uint8], alone: NDArray[np.uint8]
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """`context_column` for some stacks; `sort` and `alone` say of every frame what kind of code it is."""
+    count = len(offsets) - 1
+    plain, swapper = np.zeros(count, "u1"), np.zeros(count, "u1")
+    some = np.flatnonzero(np.diff(offsets) > 0)
+    if not len(some):
+        return plain, swapper
+    sorts = sort[flat]
+    every = np.zeros(count, "u1")
+    every[some] = np.bitwise_or.reduceat(sorts, offsets[some])
+    has = every & _IS_KERNEL > 0
+    plain[:] = np.where(has, np.uint8(Context.TASK), np.where(every & _IS_USER > 0, Context.USER, Context.UNKNOWN))
+    swapper[:] = np.where(has, np.uint8(Context.SCHED), plain)
+    for mask in (_IS_ENTRY, _IS_KERNEL):  # idle in its leaf decides, for the idle task
+        hits = np.flatnonzero(sorts & mask)
+        row = np.searchsorted(offsets, hits, side="right") - 1
+        leafmost = np.ones(len(hits), bool)
+        leafmost[1:] = row[1:] != row[:-1]
+        hits, row = hits[leafmost], row[leafmost]
+        if mask == _IS_ENTRY:
+            plain[row] = swapper[row] = alone[flat[hits]]
+        else:
+            swapper[row[sorts[hits] & _IS_IDLE > 0]] = Context.IDLE
+    blank = has & (every & _IS_NAMED == 0)
+    plain[blank] = swapper[blank] = Context.UNKNOWN
+    return plain, swapper
 
 
 def aggregate(columns: dict[str, NDArray[Any]]) -> Samples:
@@ -176,12 +257,11 @@ def aggregate(columns: dict[str, NDArray[Any]]) -> Samples:
     for column in keys.values():
         top = int(column.max()) + 1
         if span * top >= 1 << 63:
-            code = np.unique(code, return_inverse=True)[1].ravel().astype("u8")
+            code = grouped(code)[1].astype("u8")
             span = int(code.max()) + 1
         code = code * U64(top) + column.astype("u8")
         span *= top
-    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
-    inverse = inverse.ravel()
+    first, inverse = grouped(code)
     made: dict[str, NDArray[Any]] = {name: column[first] for name, column in keys.items()}
     made["count"] = np.bincount(inverse, weights=np.asarray(count, "f8")).astype("u8")
     made["weight"] = np.bincount(inverse, weights=np.asarray(columns["weight"], "f8"))

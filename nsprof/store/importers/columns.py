@@ -12,8 +12,27 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-__all__ = ["HEX", "Pieces", "digits_after", "distinct", "distinct_pairs", "lines_of", "newlines", "plus_0x", "positions"]
+__all__ = [
+    "HEX",
+    "Pieces",
+    "digits_after",
+    "distinct",
+    "first_rows",
+    "newlines",
+    "plus_0x",
+    "positions",
+    "records",
+    "repeats",
+]
 
+try:
+    # pyarrow.compute loads this, and then makes hundreds of Python functions that are not wanted here.
+    from pyarrow._compute import call_function as _call
+except ImportError:
+    from pyarrow.compute import call_function as _call
+
+_PROBE = 4000
+_OFTEN = 10
 _CHUNK = 1 << 18  # a mask of this many bytes stays in the processor's cache
 
 #: value of a hexadecimal digit, 16 for a blank, 255 for any other byte
@@ -91,7 +110,7 @@ def distinct(
     array = pa.BinaryArray.from_buffers(
         pa.binary(), 2 * number, [pa.py_buffer(valid), pa.py_buffer(offsets), pa.py_buffer(text)]
     )
-    coded = array.dictionary_encode()
+    coded = _call("dictionary_encode", [array])
     codes = np.frombuffer(coded.indices.buffers()[1], "i4", count=2 * number)[0::2]
     return codes, _pieces(coded.dictionary)
 
@@ -102,31 +121,33 @@ def _pieces(array: pa.BinaryArray) -> Pieces:
     return Pieces(np.frombuffer(data, "u1") if data is not None and len(data) else np.zeros(0, "u1"), at)
 
 
-def lines_of(pieces: Pieces) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """(start, end, first): the lines inside pieces; line first[i] is piece i's first one. An empty piece has none."""
-    length = int(pieces.offsets[-1])
-    inner = positions(pieces.data[:length], 10)
-    full = np.diff(pieces.offsets) > 0
-    start = np.concatenate([inner + 1, pieces.offsets[:-1][full]])
-    start.sort()
-    end = np.concatenate([inner, pieces.offsets[1:][full]])
-    end.sort()
-    return start, end, np.searchsorted(start, pieces.offsets)
+def first_rows(codes: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Row of the first appearance of every code, where codes are numbered in the order of their appearance."""
+    top = np.maximum.accumulate(codes)
+    new = np.ones(len(codes), bool)
+    new[1:] = top[1:] > top[:-1]
+    return np.flatnonzero(new)
 
 
-def distinct_pairs(
-    left: NDArray[np.int32], right: NDArray[np.int32]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(row of the first appearance of each distinct pair, which of the pairs each row is)."""
-    if not len(left):
-        return np.zeros(0, "i8"), np.zeros(0, "i8")
-    code = left.astype("i8") * (int(right.max()) + 1) + right
-    order = np.argsort(code, kind="stable")
-    new = np.ones(len(code), bool)
-    new[1:] = np.diff(code[order]) != 0
-    which = np.empty(len(code), "i8")
-    which[order] = np.cumsum(new) - 1
-    return order[new], which
+def repeats(buf: NDArray[np.uint8], start: NDArray[np.int64], end: NDArray[np.int64]) -> bool:
+    """Whether pieces stand there some ten times each, judged by how many of a few thousand are equal."""
+    number = len(start)
+    some = np.linspace(0, number - 1, min(number, _PROBE)).astype("i8")
+    texts = {buf[a:b].tobytes() for a, b in zip(start[some].tolist(), end[some].tolist(), strict=True)}
+    # Among k of n pieces of d equally frequent texts, k * k / (2 * d) are met again.
+    return (len(some) - len(texts)) * 2 * number > _OFTEN * len(some) ** 2
+
+
+def records(text: NDArray[np.uint8], at: NDArray[np.int64], width: int) -> NDArray[np.uint8]:
+    """The `width` bytes from each position on, a row each; those outside the text are its edge's."""
+    if len(text) < width:
+        return text[(at[:, None] + np.arange(width)).clip(0, max(len(text) - 1, 0))]
+    inside = at.clip(0, len(text) - width)
+    wide = np.ndarray((len(text) - width + 1,), f"V{width}", text, strides=(1,))
+    rows = wide[inside].view("u1").reshape(-1, width)
+    for row in np.flatnonzero(inside != at).tolist():
+        rows[row] = text[(at[row] + np.arange(width)).clip(0, len(text) - 1)]
+    return rows
 
 
 def digits_after(text: NDArray[np.uint8], at: NDArray[np.int64], limit: int) -> NDArray[np.int64]:

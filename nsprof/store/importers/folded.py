@@ -1,31 +1,31 @@
 """Folded stacks: `root;caller;leaf count`, one a line, as stackcollapse-*.pl, bcc, py-spy and inferno write them.
 
-A line costs two dictionary look-ups: the text before its last frame names a node of a tree of frames (most lines
-share it with others), the last frame is looked up by itself. Stacks are read off the tree at the end, by numpy.
+Lines are read as columns: where the numbers and the frames stand is found by numpy, equal stacks and equal frames by
+Arrow; Python sees the distinct frames only.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
-from array import array
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nsprof.errors import ProfileFormatError
-from nsprof.model.profile import Event, FrameKind, Frames, Profile, Run
+from nsprof.model.profile import Event, FrameKind, Frames, Profile, Run, Stacks
 from nsprof.store.importers import assemble as a
-from nsprof.store.importers.text import KERNEL_ENTRY, kernel_dso, to_utf8, windows
+from nsprof.store.importers import columns as c
+from nsprof.store.importers.text import KERNEL_ENTRY, cuts, kernel_dso, stretches, to_utf8
 
-__all__ = ["TreeTables", "finish", "import_folded", "looks_like", "to_utf8"]
+__all__ = ["import_folded", "looks_like", "to_utf8"]
 
 _LINE = re.compile(rb"\S.*[; ]?.* [0-9]+(?:\.[0-9]*)?$")
 _NUMBER = re.compile(rb"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?$")
-_MEMO_BYTES = 64 << 20
-_MEMO_ROWS = 300_000
+_WINDOW = 1 << 20
+_DENSE = 5  # a semicolon in so few bytes, and positions would take far more memory than text
+_LONG = 4 << 20
+_DIGITS = 15  # so many make a number that a double holds exactly
 _MAX_DEPTH = 100_000
 _LEFT_OUT = "lines that are no `frames count`, left out"
 
@@ -40,227 +40,184 @@ def looks_like(head: bytes) -> bool:
     return bool(good) and len(good) * 2 >= len(lines) and any(b";" in x for x in good)
 
 
-class TreeTables:
-    """The tree: node n has a parent and a frame text. Node 0 is the root above all stacks."""
-
-    def __init__(self, memo_bytes: int = _MEMO_BYTES) -> None:
-        self.memo_bytes = memo_bytes
-        self.texts: dict[bytes, int] = {}
-        self.children: dict[int, int] = {}
-        self.parent = array("I", [0])
-        self.frame = array("I", [0])
-        self.prefixes: dict[bytes, int] = {b"": 0}
-        self.prefix_bytes = 0
-
-    def child(self, parent: int, text: bytes) -> int:
-        """The node of a frame called from another."""
-        frame = self.texts.setdefault(text, len(self.texts))
-        key = parent << 32 | frame
-        node = self.children.get(key)
-        if node is None:
-            node = self.children[key] = len(self.parent)
-            self.parent.append(parent)
-            self.frame.append(frame)
-        return node
-
-    def path(self, text: bytes) -> int:
-        """The node of a prefix `a;b;c`, remembered together with the prefixes on the way."""
-        todo: list[bytes] = []
-        at = text
-        node = self.prefixes.get(at)
-        while node is None:
-            at, semicolon, frame = at.rpartition(b";")
-            todo.append(frame)
-            node = self.prefixes.get(at) if semicolon else 0
-            if len(todo) > 64 and node is None:  # deep and new: from the root, without remembering every prefix
-                todo = text.split(b";")[::-1]
-                if len(todo) > _MAX_DEPTH:
-                    todo = todo[-_MAX_DEPTH:]
-                node, at = 0, text
-                break
-        if self.prefix_bytes > self.memo_bytes:
-            self.prefixes = {b"": 0}
-            self.prefix_bytes = 0
-        remember = at is not text
-        for frame in reversed(todo):
-            node = self.child(node, frame)
-            if remember:
-                at = at + b";" + frame if at else frame
-                self.prefixes[at] = node
-                self.prefix_bytes += len(at) + 120
-        if not remember:
-            self.prefixes[text] = node
-            self.prefix_bytes += len(text) + 120
-        return node
-
-    def stacks(self, nodes: NDArray[np.int64]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """(frames leaf first, offsets) of nodes, by walking up from all of them at once."""
-        parent = np.frombuffer(self.parent, "u4").astype("i8")
-        frame = np.frombuffer(self.frame, "u4")
-        depth = _depths(parent)
-        lengths = depth[nodes]
-        offsets = np.zeros(len(nodes) + 1, "i8")
-        np.cumsum(lengths, out=offsets[1:])
-        flat = np.zeros(int(offsets[-1]), "u4")
-        here = nodes.astype("i8").copy()
-        where = offsets[:-1].copy()
-        rows = np.flatnonzero(here > 0)
-        while len(rows):
-            flat[where[rows]] = frame[here[rows]]
-            where[rows] += 1
-            here[rows] = parent[here[rows]]
-            rows = rows[here[rows] > 0]
-        return flat, offsets
-
-
-def _depths(parent: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Distance from node 0 of every node, by pointer doubling."""
-    depth = (np.arange(len(parent)) > 0).astype("i8")
-    jump = parent.copy()
-    while (jump > 0).any():
-        depth = depth + depth[jump]
-        jump = jump[jump]
-    return depth
-
-
 def import_folded(buf: memoryview, name: str) -> tuple[Profile, bool]:
     """(profile, whether lines had to be left out) of folded stacks.
 
     Equal stacks are added up; fractional counts keep their weight. Frames marked `_[k]` (stackcollapse --kernel), and
     those leafward of a known kernel entry function, are kernel frames.
     """
-    tree = TreeTables(max(_MEMO_BYTES, len(buf) // 2))
-    lines = _Lines(tree)
-    nodes: list[NDArray[np.int64]] = []
-    weights: list[NDArray[np.float64]] = []
-    for window in windows(buf, b"\n"):
-        node, weight = lines.add(window.split(b"\n"))
-        nodes.append(node)
-        weights.append(weight)
-    left_out = lines.bad
-    at = np.concatenate(nodes) if nodes else np.zeros(0, "u4")
-    weight_column = np.concatenate(weights) if weights else np.zeros(0)
-    if not len(at) and not left_out:
+    table = _Table()
+    for stretch in stretches(buf, b"\n"):
+        table.add(stretch)
+    if not table.rows and not table.bad:
         raise ProfileFormatError(f"{name}: no folded stacks in it")
-    notes = [f"{left_out} {_LEFT_OUT}"] if left_out else []
-    distinct, inverse = np.unique(at, return_inverse=True)
-    total = np.bincount(inverse.ravel(), weights=weight_column, minlength=len(distinct))
-    profile = finish(tree, distinct.astype("i8"), total.astype("f8"), name=name, notes=notes)
-    return profile, bool(left_out)
+    return table.profile(name), bool(table.bad)
 
 
-class _Lines:
-    """Reads lines: what stands before the last semicolon is a node of the tree, behind it stand a frame and a number.
+class _Table:
+    """Stacks read so far: their frames as numbers of `texts`, leaf first, and what they weigh."""
 
-    Nodes and frames are remembered by their text, so that a line costs two cuts and two look-ups; which child of the
-    node that makes is found for distinct pairs only.
-    """
-
-    def __init__(self, tree: TreeTables) -> None:
-        self.tree = tree
+    def __init__(self) -> None:
+        self.texts: dict[bytes, int] = {}
+        self.rows = 0
         self.bad = 0
-        self._leaves: dict[bytes, int] = {}
-        self._names: list[bytes] = []
-        self._repeated: bool | None = None
+        self.first_bad = 0
+        self._lines = 0
+        self._flat: list[NDArray[np.uint32]] = []
+        self._lengths: list[NDArray[np.int64]] = []
+        self._weight: list[NDArray[np.float64]] = []
 
-    def add(self, lines: list[bytes]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """(node, weight) of the distinct stacks of some lines; lines that are none are counted in `bad`."""
-        times = np.ones(1)
-        if self._repeated is not False:
-            # Logs of single samples repeat their lines: those are counted first, in C.
-            counted = Counter(lines)
-            self._repeated = len(counted) * 2 < len(lines)
-            lines, times = list(counted), np.fromiter(counted.values(), "f8", count=len(counted))
-        parents, leaves, counts = self._split(lines)
-        weight = self._numbers(lines, counts) * times
-        parent = np.array(parents, "i8")
-        good = np.flatnonzero((parent >= 0) & ~np.isnan(weight))
-        pair = parent[good] << 32 | np.array(leaves, "i8")[good]
-        distinct, inverse = np.unique(pair, return_inverse=True)
-        total = np.bincount(inverse.ravel(), weights=weight[good], minlength=len(distinct))
-        child, names = self.tree.child, self._names
-        made = [child(each >> 32, names[each & 0xFFFFFFFF]) for each in distinct.tolist()]
-        return np.array(made, "i8"), total.astype("f8")
+    def add(self, text: memoryview) -> None:
+        """Take in the lines of a stretch of text."""
+        buf = np.frombuffer(text, "u1")
+        if len(text) > _WINDOW and np.count_nonzero(buf[:_WINDOW] == 59) * _DENSE > _WINDOW:
+            for part in cuts(text, b"\n", _WINDOW):  # far more frames than text usually has: less of it at once
+                self._add(np.frombuffer(part, "u1"), part)
+        else:
+            self._add(buf, text)
 
-    def _split(self, lines: list[bytes]) -> tuple[list[int], list[int], list[bytes]]:
-        """(node above or -1, leaf number, count as text) of every line; -1 is a remark or empty."""
-        tree, leaves = self.tree, self._leaves
-        prefixes = tree.prefixes
-        parents: list[int] = []
-        numbers: list[int] = []
-        counts: list[bytes] = []
-        add, number_of, count_of = parents.append, numbers.append, counts.append
-        for line in lines:
-            stack, _, count = line.rpartition(b" ")
-            above, _, text = stack.rpartition(b";")
-            parent = prefixes.get(above)
-            leaf = leaves.get(text)
-            if parent is None or leaf is None:
-                if not line.strip() or line.startswith((b"#", b"//")):
-                    parent, leaf, count = -1, 0, b"0"
-                elif not _NUMBER.match(count) and not _NUMBER.match(line.strip().rpartition(b" ")[2]):
-                    parent, leaf = 0, 0  # no number: told from a bad one later, and not worth a node
-                else:
-                    parent, leaf = tree.path(above), self._leaf(text)
-                    prefixes = tree.prefixes
-            add(parent)
-            number_of(leaf)
-            count_of(count)
-        return parents, numbers, counts
+    def _add(self, buf: NDArray[np.uint8], text: memoryview) -> None:
+        ends = c.newlines(buf)
+        if not len(ends):
+            return
+        starts = np.concatenate([[0], ends[:-1] + 1])
+        weight, stop = _counts(buf, starts, ends)
+        first = buf[np.minimum(starts, len(buf) - 1)]
+        usual = (stop > starts) & (first > 32) & (first != 35) & (first != 47) & (stop - starts < _LONG)
+        rows = np.flatnonzero(usual)
+        start, stop, weight = starts[rows], stop[rows], weight[rows]
+        if len(rows) and c.repeats(buf, start, stop):
+            which, pieces = c.distinct(buf, start, stop)
+            self._columns(pieces.data, pieces.offsets[:-1], pieces.offsets[1:], np.bincount(which, weights=weight))
+        elif len(rows):
+            self._columns(buf, start, stop, weight)
+        odd = np.flatnonzero(~usual & (ends > starts))
+        for row, at, end in zip(odd.tolist(), starts[odd].tolist(), ends[odd].tolist(), strict=True):
+            self._line(bytes(text[at:end]), self._lines + row + 1)
+        self._lines += len(ends)
 
-    def _leaf(self, text: bytes) -> int:
-        number = self._leaves.get(text)
-        if number is None:
-            if len(self._leaves) > _MEMO_ROWS:
-                self._leaves.clear()
-            number = self._leaves[text] = len(self._names)
-            self._names.append(text)
-        return number
+    def _columns(
+        self,
+        buf: NDArray[np.uint8],
+        start: NDArray[np.int64],
+        stop: NDArray[np.int64],
+        weight: NDArray[np.float64],
+    ) -> None:
+        """Stacks that stand at text[start:stop]."""
+        semicolon = c.positions(buf[: int(stop[-1])], 59)
+        # How many semicolons stand before each stack and before its end tells which ones are inside it.
+        low, high = np.searchsorted(semicolon, start), np.searchsorted(semicolon, stop)
+        if int((high - low).sum()) != len(semicolon):
+            inside = np.zeros(len(semicolon) + 1, "i4")
+            np.add.at(inside, low, 1)
+            np.add.at(inside, high, -1)
+            semicolon = semicolon[np.cumsum(inside[:-1]) > 0]
+        lengths = high - low + 1
+        offsets = np.zeros(len(start) + 1, "i8")
+        np.cumsum(lengths, out=offsets[1:])
+        begin, end = np.empty(int(offsets[-1]), "i8"), np.empty(int(offsets[-1]), "i8")
+        leads = np.zeros(len(begin), bool)
+        leads[offsets[:-1]] = True
+        begin[leads], begin[~leads] = start, semicolon + 1
+        leads[offsets[:-1]] = False
+        leads[offsets[1:] - 1] = True
+        end[leads], end[~leads] = stop, semicolon
+        which, pieces = c.distinct(buf, begin, end)
+        texts = self.texts
+        number = np.array([texts.setdefault(text, len(texts)) for text in pieces.tolist()], "u4")
+        self._keep(number[which], lengths, weight)
 
-    def _numbers(self, lines: list[bytes], counts: list[bytes]) -> NDArray[np.float64]:
-        """The counts as numbers; nan, and one more in `bad`, for what is none."""
-        if b"".join(counts).isdigit() and max(map(len, counts)) < 40:
-            with contextlib.suppress(ValueError):  # an empty one hides in the joined text: found one by one below
-                return np.array(list(map(int, counts)), "f8")
-        out = np.full(len(counts), np.nan)
-        for row, count in enumerate(counts):
-            if len(count) < 40 and _NUMBER.match(count) and lines[row].rpartition(b" ")[0].strip():
-                out[row] = float(count)
-            elif lines[row].strip() and not lines[row].startswith((b"#", b"//")):
-                self.bad += 1
-        return out
+    def _keep(self, root_first: NDArray[np.uint32], lengths: NDArray[np.int64], weight: NDArray[np.float64]) -> None:
+        """Put stacks away, the last one first: turning all frames round makes each begin with its leaf."""
+        self._flat.append(root_first[::-1])
+        self._lengths.append(lengths[::-1])
+        self._weight.append(weight[::-1])
+        self.rows += len(lengths)
+
+    def _line(self, line: bytes, number: int) -> None:
+        """A line that is not just frames, a blank and a plain number."""
+        if not line.strip() or line.startswith((b"#", b"//")):
+            return
+        stack, _, count = line.rpartition(b" ")
+        if not stack.strip() or len(count) > 40 or not _NUMBER.match(count):
+            self.bad += 1
+            self.first_bad = self.first_bad or number
+            return
+        frames = stack.rsplit(b";", _MAX_DEPTH)[-_MAX_DEPTH:]
+        texts = self.texts
+        numbers = np.array([texts.setdefault(frame, len(texts)) for frame in frames], "u4")
+        self._keep(numbers, np.array([len(numbers)]), np.array([float(count)]))
+
+    def profile(self, name: str) -> Profile:
+        """The finished profile; equal stacks of different stretches become one."""
+        offsets = np.zeros(self.rows + 1, "i8")
+        if self.rows:
+            np.cumsum(np.concatenate(self._lengths), out=offsets[1:])
+        flat = np.empty(int(offsets[-1]), "u4")
+        at = 0
+        self._flat.reverse()
+        while self._flat:  # each is let go when it is copied
+            part = self._flat.pop()
+            flat[at : at + len(part)] = part
+            at += len(part)
+            del part
+        weight = np.concatenate(self._weight) if self._weight else np.zeros(0)
+        notes = [f"{self.bad} {_LEFT_OUT} (the first is line {self.first_bad:,})"] if self.bad else []
+        stacks, stack = a.unique_stacks(flat, offsets)
+        flat = np.zeros(0, "u4")
+        frames, flat, named = kinds_of(list(self.texts), stacks.frames, stacks.offsets)
+        stacks = Stacks(stacks.offsets, flat)
+        if not (weight == np.floor(weight)).all():
+            notes.append("fractional counts: weights are kept as they are, sample counts are rounded up")
+        weight = np.bincount(stack, weights=weight, minlength=len(stacks))
+        made = a.Rows(
+            event=np.zeros(len(stacks), "u1"),
+            stack=np.arange(len(stacks)),
+            weight=weight,
+            count=np.ceil(np.clip(weight, 0, 2**53)).astype("u8"),
+            events=[Event("samples", "count")],
+        )
+        run = Run(scenario=Path(name).name, losses=a.no_losses())
+        meta = a.source_meta("folded", name, notes)
+        return a.assemble(made, frames, stacks, run=run, meta=meta, named=named)
 
 
-def finish(
-    tree: TreeTables,
-    nodes: NDArray[np.int64],
-    weight: NDArray[np.float64],
-    *,
-    name: str,
-    notes: list[str],
-) -> Profile:
-    """A profile of stacks given as nodes of a tree, one row each."""
-    flat, offsets = tree.stacks(nodes)
-    frames, flat, named = kinds_of(list(tree.texts), flat, offsets)
-    stacks, stack = a.unique_stacks(flat, offsets)
-    whole = weight == np.floor(weight)
-    if not whole.all():
-        notes.append("fractional counts: weights are kept as they are, sample counts are rounded up")
-    made = a.Rows(
-        event=np.zeros(len(nodes), "u1"),
-        stack=stack,
-        weight=weight,
-        count=np.ceil(np.clip(weight, 0, 2**53)).astype("u8"),
-        events=[Event("samples", "count")],
-    )
-    return a.assemble(
-        made,
-        frames,
-        stacks,
-        run=Run(scenario=Path(name).name, losses=a.no_losses()),
-        meta=a.source_meta("folded", name, notes),
-        named=named,
-    )
+def _counts(
+    buf: NDArray[np.uint8], start: NDArray[np.int64], end: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """(number at the end of every line, where the blank before it stands or -1): digits, perhaps with a point."""
+    value = np.zeros(len(end))
+    stop = np.full(len(end), -1, "i8")
+    active = np.flatnonzero(end - start > 2)
+    at = end[active] - 1
+    number, scale = np.zeros(len(active)), np.ones(len(active))
+    point = np.zeros(len(active))  # 10 to the number of digits behind the point, 0 before there is one
+    last = np.zeros(len(active), "u1")
+    for _ in range(_DIGITS + 2):
+        byte = buf[at]
+        digit = byte - np.uint8(48)
+        done = (byte == 32) & (last >= 48)
+        if done.any():
+            rows = np.flatnonzero(done)
+            stop[active[rows]] = at[rows]
+            value[active[rows]] = number[rows] / np.where(point[rows] > 0, point[rows], 1.0)
+        go = (digit < 10) | ((byte == 46) & (point == 0))
+        go &= (at > start[active]) & (scale < 10.0**_DIGITS)
+        dots = (byte == 46) & go
+        if dots.any():
+            point[dots] = scale[dots]
+            digit[dots] = 0
+            scale[dots] /= 10.0
+        if not go.all():
+            active, at, number, scale, point = active[go], at[go], number[go], scale[go], point[go]
+            byte, digit = byte[go], digit[go]
+        if not len(active):
+            break
+        number += digit * scale
+        scale *= 10.0
+        last = byte
+        at = at - 1
+    return value, stop
 
 
 _MARK = {b"_[k]": FrameKind.KERNEL, b"_[j]": FrameKind.USER, b"_[w]": FrameKind.USER, b"_[i]": FrameKind.UNKNOWN}
@@ -287,23 +244,33 @@ def kinds_of(
         modules.append(module)
         kinds[index] = kind
         entry[index] = name in KERNEL_ENTRY
-    kernel = kinds == FrameKind.KERNEL
-    inferred = np.zeros(len(flat), bool)
-    if len(flat) and entry.any():
-        # Rows are leaf first: everything before the last entry function of a row is leafward of it.
-        at = np.where(entry[flat], np.arange(len(flat)), -1)
-        full = np.diff(offsets) > 0
-        last = np.full(len(offsets) - 1, -1, "i8")
-        last[full] = np.maximum.reduceat(at, offsets[:-1][full])
-        inferred = np.arange(len(flat)) <= np.repeat(last, np.diff(offsets))
     table = a.FrameTable()
     own = np.array([table.add(n, m, int(k)) for n, m, k in zip(names, modules, kinds, strict=True)], "u4")
-    new = own[flat] if len(flat) else flat
-    promote = np.unique(flat[inferred & ~kernel[flat]]) if len(flat) else flat
-    if len(promote):
+    inferred = _leafward(flat, offsets, entry)
+    inferred = inferred[kinds[flat[inferred]] != FrameKind.KERNEL] if len(inferred) else inferred
+    promoted = flat[inferred]
+    flat = own[flat] if len(table.rows) < len(own) else flat
+    if len(promoted):
         as_kernel = own.copy()
-        for index in promote.tolist():
+        met = np.zeros(len(texts), bool)
+        met[promoted] = True
+        for index in np.flatnonzero(met).tolist():
             as_kernel[index] = table.add(names[index], modules[index], FrameKind.KERNEL)
-        new = np.where(inferred, as_kernel[flat], new)
+        flat = flat.copy()
+        flat[inferred] = as_kernel[promoted]
     named = np.array([not n.startswith(("[unknown", "0x")) for n, *_ in table.rows], bool)
-    return table.frames(), new.astype("u4"), named
+    return table.frames(), flat.astype("u4", copy=False), named
+
+
+def _leafward(flat: NDArray[np.uint32], offsets: NDArray[np.int64], entry: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Where the frames stand that are leafward of their stack's outermost kernel entry function, with it."""
+    if not entry.any():
+        return np.zeros(0, "i8")
+    at = np.flatnonzero(entry[flat])
+    row = np.searchsorted(offsets, at, side="right") - 1
+    outer = np.ones(len(at), bool)
+    outer[:-1] = row[1:] != row[:-1]  # rows are leaf first: the last one of a row is the outermost
+    at, row = at[outer], row[outer]
+    length = at - offsets[row] + 1
+    begin = np.cumsum(length) - length
+    return np.arange(int(length.sum())) + np.repeat(offsets[row] - begin, length)

@@ -34,6 +34,7 @@ def looks_like(head: bytes) -> bool:
             return True
     return False
 
+
 def import_perf_script(buf: memoryview, name: str) -> tuple[Profile, bool]:
     """(profile, whether lines had to be left out) of a `perf script` text.
 
@@ -89,7 +90,13 @@ def _finish(
     follows: bool,
 ) -> None:
     if head is None:
-        if follows and orphans and tables.leaf and tables.leaf[-1] == tables.unknown and tables.rest[-1] == tables.empty:
+        if (
+            follows
+            and orphans
+            and tables.leaf
+            and tables.leaf[-1] == tables.unknown
+            and tables.rest[-1] == tables.empty
+        ):
             # A blank line between a header and its stack: nothing else can come before a stack.
             tables.leaf[-1], tables.rest[-1] = frames[0], tables.stack(frames[1:])
             tables.bare -= 1
@@ -161,7 +168,8 @@ def _profile(tables: Tables, name: str) -> tuple[Profile, bool]:
 def _stacks(tables: Tables, leaf: Any, rest: Any) -> tuple[Stacks, Any]:
     """Stacks out of (leaf frame, stack below it) pairs."""
     pair = leaf.astype("u8") << np.uint64(32) | rest.astype("u8")
-    distinct, inverse = np.unique(pair, return_inverse=True)
+    first, which = a.grouped(pair)
+    distinct = pair[first]
     below = (distinct & np.uint64(0xFFFFFFFF)).astype("i8")
     old = np.frombuffer(tables.offsets, "i8")
     flat = np.frombuffer(tables.flat, "u4") if len(tables.flat) else np.zeros(0, "u4")
@@ -173,4 +181,4 @@ def _stacks(tables: Tables, leaf: Any, rest: Any) -> tuple[Stacks, Any]:
     frames = frames.astype("u4")
     frames[offsets[:-1]] = (distinct >> np.uint64(32)).astype("u4")
     stacks, of_pair = a.unique_stacks(frames, offsets)
-    return stacks, of_pair[inverse.ravel()]
+    return stacks, of_pair[which]

@@ -32,17 +32,7 @@ def add_blocks(tables: Tables, text: memoryview, *, beside: bool) -> Iterator[tu
     head, last = _blocks(ends)
     begin = _starts(ends, head)
     task, cpu, event, weight, time, known = _headers(tables, buf, begin, ends[head])
-    leaf = np.full(len(head), -1, "i8")
-    rest = np.full(len(head), -1, "i8")
-    rows = np.flatnonzero(known & (last > head))
-    if len(rows):
-        first = ends[head[rows]] + 1
-        stop = ends[head[rows] + 1]
-        bottom = ends[last[rows]]
-        which, pieces = c.distinct(buf, first, stop)
-        leaf[rows] = frames_of(tables, pieces)[which]
-        which, pieces = c.distinct(buf, np.minimum(stop + 1, bottom), bottom)
-        rest[rows] = _rests(tables, pieces)[which]
+    leaf, rest = _stacks(tables, buf, ends, (head, last), known & (last > head))
     whole = (leaf >= 0) & (rest >= 0)
     pick = np.flatnonzero(whole)
     tables.columns.append(
@@ -86,7 +76,14 @@ def _blocks(ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int6
 
 def _headers(
     tables: Tables, buf: NDArray[np.uint8], begin: NDArray[np.int64], end: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.uint64], NDArray[np.bool_]]:
+) -> tuple[
+    NDArray[np.int64],
+    NDArray[np.int64],
+    NDArray[np.int64],
+    NDArray[np.float64],
+    NDArray[np.uint64],
+    NDArray[np.bool_],
+]:
     """(task, cpu, event, weight, time_ns, whether the line was understood) of the first line of every block."""
     number = len(begin)
     colon, fraction = _colons(buf, begin, end)
@@ -151,28 +148,34 @@ def _times(
     buf: NDArray[np.uint8], begin: NDArray[np.int64], colon: NDArray[np.int64], fraction: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.bool_]]:
     """(nanoseconds, where the number begins, whether it is one that a blank stands before)."""
-    part = np.zeros(len(colon), "u8")
-    good = np.ones(len(colon), bool)
+    width = 24
+    digits = c.records(buf, colon - width, width) - np.uint8(48)  # of nothing but the time, for shorter ones
+    nanoseconds = np.zeros(len(colon), "u8")
+    at = np.zeros(len(colon), "i8")
+    good = np.zeros(len(colon), bool)
     ten = np.uint64(10)
-    for step in range(1, 10):
-        inside = step <= fraction
-        digit = buf[colon - fraction - 1 + np.minimum(step, fraction)] - np.uint8(48)
-        good &= (digit < 10) | ~inside
-        part = part * ten + np.where(inside, digit, 0).astype("u8")
-    at = colon - fraction - 2
-    whole = np.zeros(len(colon), "u8")
-    scale = np.uint64(1_000_000_000)
-    active = good.copy()
-    for _ in range(12):
-        digit = buf[at.clip(0)] - np.uint8(48)
-        active &= (digit < 10) & (at > begin)
-        if not active.any():
-            break
-        whole += np.where(active, digit, 0).astype("u8") * scale
-        at = np.where(active, at - 1, at)
-        scale *= ten
-    good &= (at > begin) & (buf[at.clip(0)] == 32) & (at < colon - fraction - 2)
-    return whole + part, at + 1, good
+    for places in np.unique(fraction).tolist():
+        rows = np.flatnonzero(fraction == places)
+        mine = np.ascontiguousarray(digits[rows].T)
+        value = np.zeros(len(rows), "u8")
+        for step in range(places, 0, -1):
+            value = value * ten + mine[width - step]
+        fine = (mine[width - places :] < 10).all(axis=0)
+        value *= np.uint64(10 ** (9 - places))
+        scale = np.uint64(1_000_000_000)
+        active, length = np.ones(len(rows), bool), np.zeros(len(rows), "i8")
+        for place in range(width - places - 2, max(width - places - 14, 0), -1):
+            active &= mine[place] < 10
+            if not active.any():
+                break
+            value[active] += mine[place][active] * scale
+            length += active
+            scale *= ten
+        nanoseconds[rows] = value
+        at[rows] = colon[rows] - places - 1 - length
+        good[rows] = fine & (length > 0)
+    good &= (at - 1 > begin) & (buf[at - 1] == 32)
+    return nanoseconds, at, good
 
 
 def _who(tables: Tables, text: bytes) -> tuple[int, int]:
@@ -207,21 +210,64 @@ def _what(tables: Tables, text: bytes) -> tuple[int, float]:
     return got, float(period) if counted else 1.0
 
 
-def _rests(tables: Tables, pieces: c.Pieces) -> NDArray[np.int64]:
-    """Numbers of stacks without their leaf, given as text; -1 where a line is no frame."""
-    start, end, first = c.lines_of(pieces)
-    out = np.full(len(pieces), tables.empty, "i8")
-    if not len(start):
-        return out
-    which, lines = c.distinct(pieces.data, start, end)
-    flat = frames_of(tables, lines)[which]
-    full = np.flatnonzero(np.diff(first) > 0)
-    bad = np.minimum.reduceat(flat, first[full]) < 0
-    out[full[bad]] = -1
-    stacks, row = a.unique_stacks(flat.clip(0).astype("u4"), np.append(first[full], len(flat)))
-    base = tables.stacks(stacks.frames, stacks.offsets)
-    out[full[~bad]] = base + row[~bad]
-    return out
+def _stacks(
+    tables: Tables,
+    buf: NDArray[np.uint8],
+    ends: NDArray[np.int64],
+    lines: tuple[NDArray[np.int64], NDArray[np.int64]],
+    usable: NDArray[np.bool_],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(leaf frame, number of the stack below it) of every block; -1 where a line is no frame.
+
+    Where stacks repeat themselves as text, each text is looked at once; else every line is looked up.
+    """
+    leaf, rest = np.full(len(usable), -1, "i8"), np.full(len(usable), -1, "i8")
+    rows = np.flatnonzero(usable)
+    if not len(rows):
+        return leaf, rest
+    head, last = lines[0][rows], lines[1][rows]
+    first, top, bottom = ends[head] + 1, ends[head + 1], ends[last]
+    if c.repeats(buf, top, bottom):
+        which, pieces = c.distinct(buf, first, top)
+        leaf[rows] = frames_of(tables, pieces)[which]
+        which, _ = c.distinct(buf, np.minimum(top + 1, bottom), bottom)
+        seen = c.first_rows(which)
+        line, begin = _ranges(head[seen] + 2, last[seen])
+        frame = _line_frames(tables, buf, ends, line)
+        rest[rows] = _rests(tables, frame, begin)[which]
+    else:
+        line, begin = _ranges(head + 1, last)
+        frame = _line_frames(tables, buf, ends, line)
+        leaf[rows] = frame[begin[:-1]]
+        below = np.ones(len(frame), bool)
+        below[begin[:-1]] = False
+        rest[rows] = _rests(tables, frame[below], begin - np.arange(len(begin)))
+    return leaf, rest
+
+
+def _ranges(first: NDArray[np.int64], last: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(the numbers first[i]..last[i] one behind the other, where those of each i begin, and the end)."""
+    length = last - first + 1
+    begin = np.zeros(len(length) + 1, "i8")
+    np.cumsum(length, out=begin[1:])
+    return np.arange(int(begin[-1])) + np.repeat(first - begin[:-1], length), begin
+
+
+def _line_frames(
+    tables: Tables, buf: NDArray[np.uint8], ends: NDArray[np.int64], line: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    which, pieces = c.distinct(buf, ends[line - 1] + 1, ends[line])
+    return frames_of(tables, pieces)[which]
+
+
+def _rests(tables: Tables, frame: NDArray[np.int64], begin: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Numbers of the stacks frame[begin[i]:begin[i+1]]; -1 for one with a line that is no frame."""
+    full = np.diff(begin) > 0
+    bad = np.zeros(len(full), bool)
+    if len(frame):
+        bad[full] = np.minimum.reduceat(frame, begin[:-1][full]) < 0
+    stacks, row = a.unique_stacks(frame.clip(0).astype("u4"), begin)
+    return np.where(bad, -1, tables.stacks(stacks.frames, stacks.offsets) + row)
 
 
 def frames_of(tables: Tables, lines: c.Pieces) -> NDArray[np.int64]:
@@ -256,7 +302,7 @@ def frames_of(tables: Tables, lines: c.Pieces) -> NDArray[np.int64]:
 
 def _addresses(data: NDArray[np.uint8], start: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
     """(address, whether a line begins with a tab, blanks and hexadecimal digits in 16 columns, a blank, and more)."""
-    column = c.HEX[data[start[:, None] + np.arange(1, 17)]]
+    column = c.HEX[c.records(data, start + 1, 16)]
     digit = column < 16
     good = (digit | (column == 16)).all(axis=1) & digit[:, -1] & ~(digit[:, :-1] & ~digit[:, 1:]).any(axis=1)
     good &= (data[start] == 9) & (data[start + 17] == 32) & (data[start + _NAME_AT] > 32)
@@ -293,11 +339,15 @@ def _offset_named(
     rows, plus, place = rows[good], plus[good], place[good]
     left, names = c.distinct(data, lines.offsets[rows] + _NAME_AT, plus)
     right, places = c.distinct(data, place, lines.offsets[rows + 1])
-    first, which = c.distinct_pairs(left, right)
+    first, which = a.grouped(left.astype("i8") << 32 | right)
     frames = np.full(len(first), -2, "i8")
+    name, dso = names.tolist(), places.tolist()
     for number, row in enumerate(first.tolist()):
-        key = names[left[row]] + places[right[row]]
-        frames[number] = _learn(tables, key, lines[int(rows[row])])
+        text, place_of = name[left[row]], dso[right[row]]
+        got = tables.symbols.get(text + place_of)
+        if got is None:
+            got = _learn(tables, text, place_of, lines, int(rows[row]))
+        frames[number] = got
     out[rows] = frames[which] if len(first) else out[rows]
 
 
@@ -310,19 +360,21 @@ def _same_text(
     first[which[::-1]] = np.arange(len(which))[::-1]
     frames = np.full(len(texts), -2, "i8")
     for number, text in enumerate(texts.tolist()):
-        frames[number] = _learn(tables, text, lines[int(rows[first[number]])])
+        frames[number] = _learn(tables, text, b"", lines, int(rows[first[number]]))
     if len(texts):
         out[rows] = frames[which]
 
 
-def _learn(tables: Tables, key: bytes, line: bytes) -> int:
+def _learn(tables: Tables, name: bytes, dso: bytes, lines: c.Pieces, row: int) -> int:
     """The frame of a name and its DSO, taken from a line with them; -2 where every such line must be parsed."""
-    got = tables.symbols.get(key)
-    if got is None:
-        got = tables.parse_frame(line)
+    key = name + dso
+    if dso.startswith((b" ([", b" (/")) and not name.startswith(b"[") and not dso.startswith(b" ([unknown"):
+        got = tables.kernel_or_user(name, dso[2:-1])
+    else:
+        got = tables.parse_frame(lines[row])
         if got < 0 or not tables.named[got] or key.endswith(NO_DSO):
             return -2
-        if len(tables.symbols) > MEMO_ROWS:
-            tables.symbols.clear()
-        tables.symbols[key] = got
+    if len(tables.symbols) > MEMO_ROWS:
+        tables.symbols.clear()
+    tables.symbols[key] = got
     return got

@@ -16,7 +16,18 @@ from nsprof.store.importers import assemble as a
 from nsprof.store.importers.perfdata.header import event_unit
 from nsprof.store.importers.text import kernel_dso
 
-__all__ = ["BY_ADDRESS", "KERNEL_HALF", "MEMO_ROWS", "NO_DSO", "NO_TIME", "REST", "SOURCE", "TRACE", "Tables", "header_match"]
+__all__ = [
+    "BY_ADDRESS",
+    "KERNEL_HALF",
+    "MEMO_ROWS",
+    "NO_DSO",
+    "NO_TIME",
+    "REST",
+    "SOURCE",
+    "TRACE",
+    "Tables",
+    "header_match",
+]
 
 _HEADER = re.compile(
     rb"[ ]*(?P<comm>\S(?:.{0,62}?\S)??)\s+(?P<pid>-?\d{1,10})(?:/(?P<tid>-?\d{1,10}))?\s+"
@@ -63,6 +74,7 @@ class Tables:
         self.named: list[bool] = []
         self.lines: dict[bytes, int] = {}
         self.symbols: dict[bytes, int] = {}
+        self.places: dict[bytes, tuple[FrameKind, str]] = {}
         self.flat = array("I")
         self.offsets = array("q", [0])
         self.who: dict[bytes, tuple[int, int]] = {}
@@ -112,11 +124,22 @@ class Tables:
         if got is None:
             got = self.parse_frame(text)
             # A nameless frame whose kind hangs on its address, or whose name is its address, stands for itself only.
-            if got >= 0 and not key.endswith(NO_DSO) and (self.named[got] or (cut < 0 and not key.endswith(BY_ADDRESS))):
+            if (
+                got >= 0
+                and not key.endswith(NO_DSO)
+                and (self.named[got] or (cut < 0 and not key.endswith(BY_ADDRESS)))
+            ):
                 if len(self.symbols) > MEMO_ROWS:
                     self.symbols.clear()
                 self.symbols[key] = got
         return got
+
+    def kernel_or_user(self, name: bytes, dso: bytes) -> int:
+        """Frame of a name in a DSO that says by itself whether it is the kernel's."""
+        place = self.places.get(dso)
+        if place is None:
+            place = self.places[dso] = kernel_dso(dso.decode("utf-8", "backslashreplace"))
+        return self.frame_number(name.decode("utf-8", "backslashreplace"), place[1], place[0], True)
 
     def parse_frame(self, text: bytes) -> int:
         found = (
@@ -216,4 +239,3 @@ def _nanoseconds(text: bytes | None) -> int:
         return NO_TIME
     seconds, _, fraction = text.partition(b".")
     return int(seconds) * 1_000_000_000 + int(fraction.ljust(9, b"0"))
-

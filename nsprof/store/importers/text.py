@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from nsprof.kernelnames import HARDIRQ_ENTRY, SOFTIRQ_ENTRY
 from nsprof.model.profile import FrameKind
 
-__all__ = ["KERNEL_ENTRY", "kernel_dso", "stretches", "to_utf8", "windows"]
+__all__ = ["KERNEL_ENTRY", "cuts", "kernel_dso", "stretches", "to_utf8", "windows"]
 
 _WINDOW = 1 << 20
 _STRETCH = 32 << 20
@@ -83,13 +83,13 @@ def _pieces(buf: memoryview, separator: bytes, window: int) -> Iterator[memoryvi
     if head[:2] in (b"\xff\xfe", b"\xfe\xff") or head.startswith(b"\xef\xbb\xbf"):
         buf = memoryview(to_utf8(bytes(buf)))
     if b"\r\n" in bytes(buf[: 1 << 16]):
-        for piece in _cuts(buf, b"\r\n" * len(separator), window):
+        for piece in cuts(buf, b"\r\n" * len(separator), window):
             yield memoryview(bytes(piece).replace(b"\r\n", b"\n"))
     else:
-        yield from _cuts(buf, separator, window)
+        yield from cuts(buf, separator, window)
 
 
-def _cuts(buf: memoryview, separator: bytes, window: int) -> Iterator[memoryview]:
+def cuts(buf: memoryview, separator: bytes, window: int) -> Iterator[memoryview]:
     """Pieces between separators; the place to cut is looked for from the end of a window."""
     at = 0
     size = window
