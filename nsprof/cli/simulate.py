@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -164,8 +163,7 @@ def _save(profile: Profile, output: str) -> None:
 
 
 def _progress(line: str) -> None:
-    if sys.stderr.isatty():
-        click.echo(f"nsprof: {line}", err=True)
+    click.echo(f"nsprof: {line}", err=True)
 
 
 def _options(given: dict[str, Any]) -> SimulateOptions:

@@ -211,6 +211,8 @@ def measure_each(
     for _, options, kernel, plan, seed in work:  # the symbols first: boots at once would wait for one another
         if (kernel.spec, plan.modules) not in ready:
             ready.add((kernel.spec, plan.modules))
+            if progress is not None and not tcg_machine.symbols_path(kernel, plan).exists():
+                progress(f"{kernel.release} {plan.name}: its symbols are read first, once")
             tcg_machine.symbols(kernel, plan, _boot_options(options, seed))
 
     def one(item: tuple[int, SimulateOptions, kernels.Kernel, Plan, int]) -> Measurement:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import platform
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -59,6 +60,7 @@ def profile_of(options: SimulateOptions, measurements: Sequence[Measurement]) ->
             "samples": options.samples,
             "warmup": options.warmup,
             "mitigations": options.mitigations,
+            "running_kernel": platform.release(),
             "caches": dict(options.caches),
             "runs": details,
         },

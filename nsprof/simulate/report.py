@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -104,7 +105,7 @@ def report_parts(
     noun = _noun(options)
     parts: list[Part] = [
         Heading(f"Modelled: exact kernel instructions per {noun}, {what}, IPv{options.family}", 1),
-        Lines((_how(options, groups),)),
+        Lines((_how(options, groups), *_elsewhere(groups))),
     ]
     kernels = list(dict.fromkeys(g.kernel for g in groups))
     for kernel in kernels:
@@ -134,6 +135,13 @@ def _how(options: SimulateOptions, groups: Sequence[Group]) -> str:
         f"{seeds}{len(first.samples)} samples of {options.per_sample}, modal sample shown; "
         f"mitigations={options.mitigations}; no prefetch, speculation, page walks or coherence.{exact}"
     )
+
+
+def _elsewhere(groups: Sequence[Group]) -> list[str]:
+    """A line where what was simulated is not what runs here, of which recorded profiles are."""
+    running = platform.release()
+    others = dict.fromkeys(g.boots[0].kernel.release for g in groups if g.boots[0].kernel.release != running)
+    return [f"Simulated {', '.join(others)}; this machine runs {running}."] if others else []
 
 
 def _totals(kernel: str, groups: Sequence[Group], estimate: Mapping[str, float]) -> Grid:
@@ -281,6 +289,7 @@ def document(options: SimulateOptions, measurements: Sequence[Measurement]) -> d
         "workload": options.workload,
         "per": _noun(options),
         "kind": "modelled",
+        "running_kernel": platform.release(),
         "scenarios": [
             {
                 "kernel": g.kernel,

@@ -20,7 +20,7 @@ from nsprof.vm.kernels import Kernel
 from nsprof.vm.machine import Machine, qemu_program
 from nsprof.vm.vmlinux import direct_image
 
-__all__ = ["Boot", "BootOptions", "boot", "module_names", "start_all", "stop_all", "symbols"]
+__all__ = ["Boot", "BootOptions", "boot", "module_names", "start_all", "stop_all", "symbols", "symbols_path"]
 
 #: Virtual nanoseconds an instruction takes: 1 << ICOUNT_SHIFT (QEMU's -icount shift).
 ICOUNT_SHIFT = 1
@@ -236,13 +236,17 @@ def _read(path: Path) -> bytes:
     return path.read_bytes() if path.exists() else b""
 
 
+def symbols_path(kernel: Kernel, plan: Plan | None) -> Path:
+    """Where `symbols` keeps its table, whether it is there yet or not."""
+    return private_cache("tcg", "symbols") / f"{kernel.release}-{guest_minimal.modules_key(kernel, plan)}.kallsyms"
+
+
 def symbols(kernel: Kernel, plan: Plan | None, options: BootOptions) -> Path:
     """The guest's kallsyms with the plan's modules loaded, from a boot of its own; kept in the cache.
 
-    With nokaslr the addresses are the same at every boot, which is checked by each measured function's name.
+    With nokaslr the addresses are the same at every boot, which each boot's modules are checked for.
     """
-    key = guest_minimal.modules_key(kernel, plan)
-    target = private_cache("tcg", "symbols") / f"{kernel.release}-{key}.kallsyms"
+    target = symbols_path(kernel, plan)
     with locked("tcg-symbols"):
         if target.exists():
             return target
