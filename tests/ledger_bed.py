@@ -21,10 +21,11 @@ from nsprof.observe import Observer, Scene, Traffic
 from nsprof.sources import LedgerSource
 from tests.root.hop_bed import Bed
 
-CLIENT, REMOTE = "198.18.81.1", "198.18.82.1"
+CLIENT, REMOTE, REMOTE6 = "198.18.81.1", "198.18.82.1", "fd82::1"
 COUNT = 23
 _UDP_SEGMENT = 103  # include/uapi/linux/udp.h
 _IP_MTU_DISCOVER, _DONT, _PROBE = 10, 0, 3  # include/uapi/linux/in.h: IP_PMTUDISC_*
+_IPV6_MTU_DISCOVER = 23  # include/uapi/linux/in6.h
 
 
 @contextlib.contextmanager
@@ -42,6 +43,23 @@ def routed(tag: str = "") -> Iterator[Bed]:
             made.ip(end, "route", "add", "default", "via", f"198.18.{net}.2")
         made.sysctl("h", "net/ipv4/ip_forward", "1")
         settle(made)
+        yield made
+    finally:
+        made.close()
+
+
+@contextlib.contextmanager
+def routed6(tag: str = "6") -> Iterator[Bed]:
+    """The same with IPv6 alone: fd81::/64 and fd82::/64. Multicast reports may pass beside the test's packets."""
+    made = Bed(f"lg{os.getpid()}{tag}")
+    try:
+        made.add("c", "h", "r")
+        for end, net in (("c", 81), ("r", 82)):
+            made.pair("h", f"p{end}", end, "eth0")
+            made.address(end, "eth0", f"fd{net}::1/64")
+            made.address("h", f"p{end}", f"fd{net}::2/64")
+            made.ip(end, "-6", "route", "add", "default", "via", f"fd{net}::2")
+        made.sysctl("h", "net/ipv6/conf/all/forwarding", "1")
         yield made
     finally:
         made.close()
@@ -76,16 +94,20 @@ def datagrams(
     made: Bed, count: int, size: int, *, segment: int = 0, to: str = REMOTE, forbid: bool = False
 ) -> Callable[[], Traffic]:
     """`count` datagrams of `size` bytes from c to a socket in r, each read there (unless fragments are forbidden)."""
+    family = socket.AF_INET6 if ":" in to else socket.AF_INET
 
     def work() -> Traffic:
         with netns.entered(made.path("r")):
-            sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            sink = socket.socket(family, socket.SOCK_DGRAM)
         with netns.entered(made.path("c")):
-            source = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            source = socket.socket(family, socket.SOCK_DGRAM)
         with sink, source:
             sink.bind((to, 9000))
             sink.settimeout(10)
-            source.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _PROBE if forbid else _DONT)
+            if family == socket.AF_INET:
+                source.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _PROBE if forbid else _DONT)
+            elif forbid:
+                source.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _PROBE)
             if segment:
                 source.setsockopt(socket.IPPROTO_UDP, _UDP_SEGMENT, segment)
             for _ in range(count):

@@ -32,7 +32,6 @@ _HOP_WHATS = ("skb queued", "segments queued", "skb tx", "segments tx", "skb rx"
 _KERNEL_EVENTS = {
     ("netns", "Ip.FragFails"): "too big and not to be fragmented (kernel)",
     ("netns", "Ip6.FragFails"): "too big and not to be fragmented (kernel)",
-    ("netns", "Ip6.InTooBigErrors"): "too big and not to be fragmented (kernel)",
     ("netns", "Ip.ReasmFails"): "reassembly failed (kernel)",
     ("netns", "Ip6.ReasmFails"): "reassembly failed (kernel)",
     ("softnet", "time_squeeze"): "time squeeze (kernel)",

@@ -212,9 +212,11 @@ def attach(found: Found, codes: Mapping[str, bytes], *, name: str = "nsprof") ->
         fds: list[int] = []
         try:
             _climb(found, rung, codes[rung], name, fds)
-        except (ProbeError, OSError) as error:
+        except BaseException as error:  # a Ctrl-C too must not leave it attached
             for fd in fds:
                 os.close(fd)
+            if not isinstance(error, ProbeError | OSError):
+                raise
             reasons.append(f"{rung}: {refusal(error)}")
             continue
         return Attached(found, rung, tuple(reasons), (time.perf_counter() - begun) * 1e3, fds)

@@ -2,20 +2,50 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import signal
 import struct
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 from nsprof.collect.loader_syscall import _libc, _number, attach_raw_tracepoint, load_program, perf_ioctl
 from nsprof.errors import ProbeError
 
-__all__ = ["attach_kprobe", "attach_tracepoint", "attach_trampoline", "open_kprobe"]
+__all__ = ["attach_kprobe", "attach_tracepoint", "attach_trampoline", "open_kprobe", "undisturbed"]
 
 # include/uapi/linux/bpf.h: enum bpf_prog_type, enum bpf_attach_type
 _KPROBE, _RAW_TRACEPOINT, _TRACING = 2, 17, 26
 _TRACE_RAW_TP, _FENTRY, _FEXIT = 23, 24, 25
 _PMU = Path("/sys/bus/event_source/devices/kprobe")
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Ctrl-C and kin wait until the block is done: between a system call and keeping its descriptor one would be lost.
+
+    In threads other than the main one there is nothing to wait for: Python raises in the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    with contextlib.ExitStack() as stack:
+        # Called last, when all handlers are back: each that came is handled by the handler that it was for.
+        stack.callback(_raise_again, came)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            handler = signal.getsignal(number)
+            if callable(handler):
+                stack.callback(signal.signal, number, handler)
+                signal.signal(number, lambda number, _: came.append(number))
+        yield
+
+
+def _raise_again(numbers: list[int]) -> None:
+    for number in numbers:
+        signal.raise_signal(number)
 
 
 def attach_trampoline(code: bytes, btf_id: int, *, on_return: bool, name: str) -> list[int]:
@@ -26,7 +56,7 @@ def attach_trampoline(code: bytes, btf_id: int, *, on_return: bool, name: str) -
     program = load_program(code, _TRACING, name=name, attach_type=_FEXIT if on_return else _FENTRY, btf_id=btf_id)
     try:
         return [attach_raw_tracepoint(program), program]
-    except OSError:
+    except BaseException:
         os.close(program)
         raise
 
@@ -42,7 +72,7 @@ def attach_tracepoint(code: bytes, tracepoint: str, btf_id: int, *, name: str) -
         program = load_program(code, _RAW_TRACEPOINT, name=name)
     try:
         return [attach_raw_tracepoint(program, "" if btf_id else tracepoint), program]
-    except OSError:
+    except BaseException:
         os.close(program)
         raise
 
@@ -58,7 +88,7 @@ def attach_kprobe(code: bytes, symbol: str, address: int, *, on_return: bool, na
     program = load_program(code, _KPROBE, name=name)
     try:
         return [open_kprobe(program, symbol, address, on_return=on_return), program]
-    except (OSError, ProbeError):
+    except BaseException:
         os.close(program)
         raise
 
@@ -70,7 +100,7 @@ def open_kprobe(program: int, symbol: str, address: int, *, on_return: bool = Fa
     try:
         perf_ioctl(event, "set_bpf", program)
         perf_ioctl(event, "enable")
-    except OSError:
+    except BaseException:
         os.close(event)
         raise
     return event

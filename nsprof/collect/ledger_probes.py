@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nsprof.collect import btf, ladder, loader, loader_syscall, trials
+from nsprof.collect import btf, ladder, ladder_attach, loader, loader_syscall, trials
 from nsprof.collect.ladder_count import with_slot
 from nsprof.collect.ledger_names import EVENTS, FUNCTIONS, Event, Function, function_named
 from nsprof.errors import PreflightError, ProbeError
@@ -172,20 +172,22 @@ class Probe:
         """Attach on the best rung, unless it was refused before; a refusal is kept as the reason."""
         if self.found is None:
             return
-        try:
-            self.attached = ladder.attach(self.found, self.codes, name=f"nsprof_{self.name.strip('_')}")
-        except ProbeError as error:
-            self.reason, self.details = error.message, error.details
-            self.found = None
-            return
+        with ladder_attach.undisturbed():
+            try:
+                self.attached = ladder.attach(self.found, self.codes, name=f"nsprof_{self.name.strip('_')}")
+            except ProbeError as error:
+                self.reason, self.details = error.message, error.details
+                self.found = None
+                return
         self.rung, self.attach_ms = self.attached.rung, self.attached.attach_ms
         self.reason = "; ".join(self.found.notes)
 
     def detach(self) -> None:
         """Detach; harmless when it is not attached."""
         if self.attached is not None:
-            self.attached.close()
-            self.attached = None
+            with ladder_attach.undisturbed():
+                self.attached.close()
+                self.attached = None
 
     def info(self, cost_ns_per_hit: float) -> ProbeInfo:
         """The row for the profile."""
