@@ -24,7 +24,7 @@ _PMU = Path("/sys/bus/event_source/devices/kprobe")
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Ctrl-C and kin wait until the block is done: between a system call and keeping its descriptor one would be lost.
+    """Ctrl-C and kin wait until the block is done: one between a system call and keeping its descriptor loses it.
 
     In threads other than the main one there is nothing to wait for: Python raises in the main thread.
     """
