@@ -100,12 +100,12 @@ def hash_rows(flat: NDArray[Any], offsets: NDArray[np.int64]) -> NDArray[np.uint
     """
     lengths = np.diff(offsets)
     out = np.zeros(len(lengths), "u8")
-    for first, last in _spans(offsets, _WORDS):
+    for first, last in spans(offsets, _WORDS):
         _hash_some(flat, offsets[first : last + 1], lengths[first:last], out[first:last])
     return out
 
 
-def _spans(offsets: NDArray[np.int64], words: int) -> Iterator[tuple[int, int]]:
+def spans(offsets: NDArray[np.int64], words: int) -> Iterator[tuple[int, int]]:
     """Rows in groups of about so many words, whose temporary arrays stay in the processor's cache."""
     first, rows = 0, len(offsets) - 1
     while first < rows:
@@ -166,19 +166,20 @@ def unique_stacks(flat: NDArray[Any], offsets: NDArray[np.int64]) -> tuple[Stack
         return Stacks(
             offsets - offsets[0], np.asarray(flat)[offsets[0] : offsets[-1]].astype("u4", copy=False)
         ), rank[inverse]
-    return Stacks(*take_rows(flat, offsets, keep)), rank[inverse]
+    new, kept = take_rows(flat, offsets, keep)
+    return Stacks(new, kept.astype("u4", copy=False)), rank[inverse]
 
 
 def take_rows(
     flat: NDArray[Any], offsets: NDArray[np.int64], rows: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """(offsets, flat) of some of the rows flat[offsets[i]:offsets[i+1]]."""
     lengths = np.diff(offsets)[rows]
     new = np.zeros(len(rows) + 1, "i8")
     np.cumsum(lengths, out=new[1:])
-    out = np.empty(int(new[-1]), "u4")
+    out = np.empty(int(new[-1]), np.asarray(flat).dtype)
     shift = offsets[:-1][rows] - new[:-1]
-    for first, last in _spans(new, _WORDS):
+    for first, last in spans(new, _WORDS):
         low, high = int(new[first]), int(new[last])
         pick = np.arange(low, high, dtype="i8")
         pick += np.repeat(shift[first:last], lengths[first:last])
@@ -208,7 +209,7 @@ def context_column(
             sort[index] |= _IS_IDLE
     plain, swapper = np.zeros(len(stacks), "u1"), np.zeros(len(stacks), "u1")
     offsets = stacks.offsets
-    for first, last in _spans(offsets, _WORDS):
+    for first, last in spans(offsets, _WORDS):
         flat = stacks.frames[offsets[first] : offsets[last]]
         at = offsets[first : last + 1] - offsets[first]
         plain[first:last], swapper[first:last] = _contexts(flat, at, sort, alone)

@@ -27,6 +27,7 @@ from nsprof.store.importers.perfdata.sideband import LOST, LOST_SAMPLES, THROTTL
 __all__ = ["import_perf_data"]
 
 _NO_CPU = 0xFFFF
+_WORDS = 1 << 20
 _COLUMNS = ("event", "chain", "pid", "tid", "time", "cpu", "weight")
 
 
@@ -307,23 +308,29 @@ def _stacks(
             starts = np.array([t for t, _ in side.spaces[each]], "u8")
             life[rows] = np.searchsorted(starts, time[rows], side="right")
         split = life * number + chain
-    _, first, variant = np.unique(split, return_index=True, return_inverse=True)
-    source = chain[first]
-    lengths = np.diff(offsets)[source]
-    new = np.zeros(len(source) + 1, "i8")
-    np.cumsum(lengths, out=new[1:])
-    pick = np.arange(int(new[-1]), dtype="i8") + np.repeat(offsets[:-1][source] - new[:-1], lengths)
-    words, modes = flat[pick], modes_of(flat, offsets, mode)[pick]
-    row = np.repeat(np.arange(len(source)), lengths)
-    lone = lengths[row] == 1
-    keep = (words < CONTEXT_MAX) | lone
-    words, modes, row = words[keep], modes[keep], row[keep]
-    space = np.unique(pid[first].astype("i8") << 24 | life[first], return_inverse=True)[1].ravel()
-    frame = _frames(resolver, words, modes, space=space[row], pid=pid[first][row], time=time[first][row])
+    first, variant = a.grouped(split)
+    source, space = chain[first], a.grouped(pid[first].astype("i8") << 24 | life[first])[1]
+    pid, time = pid[first], time[first]
+    ends = np.zeros(len(source) + 1, "i8")
+    np.cumsum(np.diff(offsets)[source], out=ends[1:])
+    frames: list[NDArray[np.uint32]] = []
+    counts: list[NDArray[np.int64]] = []
+    for low, high in a.spans(ends, _WORDS):  # some at a time: addresses take far more room than frames
+        at, words = a.take_rows(flat, offsets, source[low:high])
+        lengths = np.diff(at)
+        row = np.repeat(np.arange(high - low), lengths)
+        modes = modes_of(words, at, mode[source[low:high]])
+        keep = (words < CONTEXT_MAX) | (lengths == 1)[row]
+        words, modes, row = words[keep], modes[keep], row[keep]
+        counts.append(np.bincount(row, minlength=high - low))
+        row += low
+        frames.append(_frames(resolver, words, modes, space=space[row], pid=pid[row], time=time[row]))
+    del flat
     offsets2 = np.zeros(len(source) + 1, "i8")
-    np.cumsum(np.bincount(row, minlength=len(source)), out=offsets2[1:])
-    stacks, of_variant = a.unique_stacks(frame, offsets2)
-    return stacks, of_variant[variant.ravel()]
+    if counts:
+        np.cumsum(np.concatenate(counts), out=offsets2[1:])
+    stacks, of_variant = a.unique_stacks(np.concatenate(frames) if frames else np.zeros(0, "u4"), offsets2)
+    return stacks, of_variant[variant]
 
 
 def _frames(
@@ -339,19 +346,23 @@ def _frames(
     frame = np.zeros(len(words), "u4")
     kernel = np.flatnonzero((modes == 1) | (modes == 3))
     if len(kernel):
-        distinct, inverse = np.unique(words[kernel], return_inverse=True)
-        frame[kernel] = resolver.kernel(distinct)[inverse.ravel()]
+        first, which = a.grouped(words[kernel])
+        frame[kernel] = resolver.kernel(words[kernel[first]])[which]
     guest = np.flatnonzero(modes >= 4)
     if len(guest):
         frame[guest] = resolver.guest()
     user = np.flatnonzero((modes == 2) | (modes == 0))
     if not len(user):
         return frame
-    order = user[np.argsort(space[user], kind="stable")]
-    cuts = np.flatnonzero(np.diff(space[order])) + 1
-    for rows in np.split(order, cuts):
-        distinct, inverse = np.unique(words[rows], return_inverse=True)
-        frame[rows] = resolver.user(int(pid[rows[0]]), int(time[rows[0]]), distinct)[inverse.ravel()]
+    user = user[np.argsort(space[user], kind="stable")]
+    # Each address once a space; the hash of both keeps spaces together only in the order of their first rows.
+    mixed = words[user] * U64(0x9E3779B97F4A7C15) ^ (space[user].astype("u8") + U64(1)) * U64(0xD6E8FEB86659FD93)
+    first, which = a.grouped(mixed)
+    order = np.argsort(first)
+    rank = np.empty(len(order), "i8")
+    rank[order] = np.arange(len(order))
+    rows = user[first[order]]
+    frame[user] = resolver.user(space[rows], words[rows], pid[rows], time[rows])[rank[which]]
     return frame
 
 

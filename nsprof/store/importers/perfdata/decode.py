@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nsprof.store.importers.assemble import U64, hash_rows
+from nsprof.store.importers.assemble import U64, grouped, hash_rows
 from nsprof.store.importers.perfdata import header as h
 
 __all__ = ["Chains", "Columns", "decode", "read_values"]
@@ -252,7 +252,8 @@ class Chains:
     def _intern(
         self, key: NDArray[np.uint64], flat: NDArray[np.uint64], offsets: NDArray[np.int64], mode: NDArray[np.uint8]
     ) -> NDArray[np.uint32]:
-        distinct, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+        first, inverse = grouped(key)
+        distinct = key[first]
         numbers = np.empty(len(distinct), "u4")
         fresh: list[int] = []
         known = self._known
@@ -271,7 +272,7 @@ class Chains:
             self._flat.append(flat[pick])
             self._lengths.append(lengths)
             self._mode.append(mode[rows])
-        return numbers[inverse.ravel()]
+        return numbers[inverse]
 
     def table(self) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint8]]:
         """(words, offsets, cpumode of the first sample) of all chains in number order."""
@@ -280,4 +281,12 @@ class Chains:
         lengths = np.concatenate(self._lengths)
         offsets = np.zeros(len(lengths) + 1, "i8")
         np.cumsum(lengths, out=offsets[1:])
-        return np.concatenate(self._flat), offsets, np.concatenate(self._mode)
+        flat = np.empty(int(offsets[-1]), "u8")
+        self._flat.reverse()
+        at = 0
+        while self._flat:  # each part is let go when it is copied
+            part = self._flat.pop()
+            flat[at : at + len(part)] = part
+            at += len(part)
+            del part
+        return flat, offsets, np.concatenate(self._mode)

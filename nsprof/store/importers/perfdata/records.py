@@ -56,76 +56,55 @@ class Scan:
     def _walk(self, buf: memoryview, pos: int, end: int, *, whole: bool) -> Iterator[Batch]:
         """Batches of the records in buf[pos:end]. A record cut off at the end is damage when this is the `whole`."""
         self._stopped = pos
-        samples = array("q")
-        others: list[int] = []
         while True:
             begin = pos
+            samples: list[NDArray[np.int64]] = []
+            others: list[int] = []
             pos = self._run(buf, pos, end, samples, others)
-            if pos - begin >= _STRETCH or len(samples) + len(others) >= _BATCH:
-                yield Batch(buf, np.frombuffer(samples, "i8"), others)
-                samples, others = array("q"), []
-                continue
-            break
-        self._stopped = pos
-        if samples or others:
-            yield Batch(buf, np.frombuffer(samples, "i8"), others)
+            self._stopped = pos
+            at = np.concatenate(samples)
+            for first in range(0, max(len(at), 1), _BATCH):
+                yield Batch(buf, at[first : first + _BATCH], others if not first else [])
+            if pos - begin < _STRETCH:
+                break
         if whole and self.damage is None and pos < end:
             self.damage = Damage(pos, "the last record is cut off")
 
-    def _run(self, buf: memoryview, pos: int, end: int, samples: array[int], others: list[int]) -> int:
+    def _run(self, buf: memoryview, pos: int, end: int, samples: list[NDArray[np.int64]], others: list[int]) -> int:
         """Walk until a batch is full, the buffer or the sense ends; returns the position reached."""
-        if self.order == "<" and not pos & 1:
-            begin = pos
-            pos = self._run_halfwords(buf, pos, end, samples, others)
-            if pos - begin >= _STRETCH:
-                return pos
         unpack = struct.Struct(self.order + "IHH").unpack_from
-        left = _BATCH - len(samples) - len(others)
-        while left > 0 and pos + 8 <= end:
-            kind, _, size = unpack(buf, pos)
-            if size < 8:
-                self.damage = Damage(pos, f"a record of {size} bytes (type {kind})")
-                return pos
-            if pos + size > end:
-                return pos
-            left -= 1
-            if kind == SAMPLE:
-                samples.append(pos)
-                pos += size
-            else:
-                step = self._other(buf, pos, kind, size)
-                if pos + step > end:
+        begin, stop = pos, min(pos + _STRETCH, end)
+        ahead: dict[int, _Ahead] = {}  # by the place in 8 bytes; one, but for files with records of odd sizes
+        found = array("q")
+        try:
+            while pos < stop and pos + 8 <= end:
+                if pos & 7 not in ahead:
+                    ahead[pos & 7] = _Ahead(buf, begin + (pos - begin & 7), stop, self.order)
+                if (run := ahead[pos & 7].samples_from(pos)) is not None:
+                    samples.append(np.frombuffer(found, "i8"))
+                    samples.append(run)
+                    found = array("q")
+                    last = int(run[-1])
+                    pos = last + unpack(buf, last)[2]
+                    continue
+                kind, _, size = unpack(buf, pos)
+                if size < 8:
+                    self.damage = Damage(pos, f"a record of {size} bytes (type {kind})")
                     return pos
-                others.append(pos)
-                pos += step
+                if pos + size > end:
+                    return pos
+                if kind == SAMPLE:
+                    found.append(pos)
+                    pos += size
+                else:
+                    step = self._other(buf, pos, kind, size)
+                    if pos + step > end:
+                        return pos
+                    others.append(pos)
+                    pos += step
+        finally:
+            samples.append(np.frombuffer(found, "i8"))
         return pos
-
-    def _run_halfwords(self, buf: memoryview, pos: int, end: int, samples: array[int], others: list[int]) -> int:
-        """The same for the common case, in as few steps a record as Python can: little-endian, even positions."""
-        half = buf[: end & ~1].cast("H")
-        i, limit = pos >> 1, end >> 1
-        stop = min(limit - 4, i + (_STRETCH >> 1))
-        found: list[int] = []
-        add = found.append
-        while i <= stop:
-            size = half[i + 3]
-            following = i + (size >> 1)
-            if size < 8 or size & 1 or following > limit:
-                break  # left to the careful loop
-            if half[i] == SAMPLE and not half[i + 1]:
-                add(i + i)
-                i = following
-                continue
-            step = self._other(buf, i + i, half[i] | half[i + 1] << 16, size)
-            if i + i + step > end:
-                break
-            others.append(i + i)
-            i += step >> 1
-            if step & 1:
-                samples.extend(found)
-                return i + i + 1
-        samples.extend(found)
-        return i + i
 
     def _other(self, buf: memoryview, pos: int, kind: int, size: int) -> int:
         """Bytes to step over for a record that is no sample: its payload may follow it."""
@@ -180,6 +159,41 @@ class Scan:
 
     def _trouble(self) -> str:
         return self.damage.what if self.damage is not None else ""
+
+
+class _Ahead:
+    """Runs of samples that follow each other without another record between them, found by numpy.
+
+    A word that reads like the header of a sample may be none; so a run is used only from a position where a record is
+    known to begin, and as far as each one's size leads to the next.
+    """
+
+    def __init__(self, buf: memoryview, pos: int, end: int, order: str) -> None:
+        self.base = pos
+        words = np.frombuffer(buf, order + "u8", count=max(0, end - pos) // 8, offset=pos)
+        low, size = (0xFFFFFFFF, 48) if order == "<" else (0xFFFFFFFF << 32, 0)
+        kind = SAMPLE if order == "<" else SAMPLE << 32
+        at = np.flatnonzero((words & np.uint64(low)) == np.uint64(kind))
+        length = ((words[at] >> np.uint64(size)) & np.uint64(0xFFFF)).astype("i8")
+        good = (length >= 8) & (length & 7 == 0)
+        self.at, length = at[good] * 8, length[good]
+        follows = self.at + length
+        ends = np.ones(len(self.at), bool)
+        ends[:-1] = follows[:-1] != self.at[1:]
+        if len(self.at):
+            ends[-1] = True
+        self.inside = follows <= end - pos
+        self.last = np.flatnonzero(ends)
+
+    def samples_from(self, pos: int) -> NDArray[np.int64] | None:
+        """Positions of the samples of the run that a record at `pos` is in; None if it is in none."""
+        first = int(np.searchsorted(self.at, pos - self.base))
+        if first == len(self.at) or self.at[first] != pos - self.base:
+            return None
+        last = int(self.last[np.searchsorted(self.last, first)])
+        while last >= first and not self.inside[last]:
+            last -= 1
+        return self.at[first : last + 1] + self.base if last >= first else None
 
 
 class _Spans:

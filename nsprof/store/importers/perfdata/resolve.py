@@ -6,9 +6,11 @@ the file itself holds, perf's build-id cache, or this machine's kallsyms when it
 
 from __future__ import annotations
 
+import itertools
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -169,7 +171,6 @@ class Resolver:
         self._side = side
         self._kernel = kernel
         self._dso: dict[tuple[str, bytes], ElfSymbols | None] = {}
-        self._symbols: dict[int, dict[int, int]] = {}  # frames of the symbols of each table that stays in _dso
         self.user_files: set[str] = set()
         self.user_missing: set[str] = set()
 
@@ -231,46 +232,59 @@ class Resolver:
         """The frame of code in a virtual machine, of which this file knows nothing."""
         return self._frame("[guest]", "", FrameKind.UNKNOWN, False)
 
-    def user(self, pid: int, time: int, addresses: NDArray[np.uint64]) -> NDArray[np.uint32]:
-        """Frames of (distinct) user addresses of a process at a time."""
-        space = self._side.space_of(pid, time)
-        unknown = self._frame("[unknown]", "", FrameKind.USER, False)
-        out = np.full(len(addresses), unknown, "u4")
-        if space is None:
-            return out
-        maps, which = space.find(addresses)
-        for each in np.unique(which[which >= 0]).tolist():
-            rows = np.flatnonzero(which == each)
-            out[rows] = self._in_map(maps[each], addresses[rows])
+    def user(
+        self, spaces: NDArray[np.int64], addresses: NDArray[np.uint64], pid: NDArray[Any], time: NDArray[Any]
+    ) -> NDArray[np.uint32]:
+        """Frames of (distinct) user addresses; those of one space, which must stand together, mean the same."""
+        out = np.full(len(addresses), self._frame("[unknown]", "", FrameKind.USER, False), "u4")
+        file = np.full(len(addresses), -1, "i8")
+        offset = np.zeros(len(addresses), "u8")
+        files: dict[tuple[str, bytes], int] = {}
+        first = np.flatnonzero(np.diff(spaces, prepend=-1))
+        for low, high in itertools.pairwise([*first.tolist(), len(spaces)]):
+            space = self._side.space_of(int(pid[low]), int(time[low]))
+            maps, which = space.find(addresses[low:high]) if space else ([], np.zeros(0, "i8"))
+            used = np.flatnonzero(np.bincount(which + 1, minlength=1)[1:]) if maps else []
+            if not len(used):
+                continue
+            number, base = np.full(len(maps), -1, "i8"), np.zeros(len(maps), "u8")
+            for each in used.tolist():
+                where = maps[each]
+                key = where.file, where.build_id or self._head.build_ids.get(where.file, b"")
+                number[each] = files.setdefault(key, len(files))
+                base[each] = (where.offset - where.start) % (1 << 64)
+            inside = which >= 0
+            file[low:high][inside] = number[which[inside]]
+            offset[low:high][inside] = addresses[low:high][inside] + base[which[inside]]
+        order = np.argsort(file)
+        cuts = np.searchsorted(file[order], np.arange(len(files) + 1))
+        for key, number_of in files.items():
+            rows = order[cuts[number_of] : cuts[number_of + 1]]
+            out[rows] = self._in_file(*key, offset[rows])
         return out
 
-    def _in_map(self, where: Map, addresses: NDArray[np.uint64]) -> NDArray[np.uint32]:
-        module = where.file if where.file.startswith(("[", "//")) else where.file.rsplit("/", 1)[-1]
+    def _in_file(self, file: str, build_id: bytes, offsets: NDArray[np.uint64]) -> NDArray[np.uint32]:
+        """Frames of places in a mapped file."""
+        module = file if file.startswith(("[", "//")) else file.rsplit("/", 1)[-1]
         unknown = self._frame("[unknown]", module, FrameKind.USER, False)
-        table = self._elf(where)
+        table = self._elf(file, build_id)
         if table is None:
             self.user_missing.add(module)
-            return np.full(len(addresses), unknown, "u4")
+            return np.full(len(offsets), unknown, "u4")
         self.user_files.add(module)
-        offsets = addresses - U64(where.start) + U64(where.offset)
         at = table.find(table.from_offsets(offsets))
         distinct, inverse = np.unique(at, return_inverse=True)
         frames = np.full(len(distinct), unknown, "u4")
-        known = self._symbols.setdefault(id(table), {})
         for row, index in enumerate(distinct.tolist()):
-            frame = known.get(index)
-            if frame is None:
-                name = table.name(index) if index >= 0 else ""
-                frame = known[index] = self._frame(name, module, FrameKind.USER, True) if name else unknown
-            frames[row] = frame
+            name = table.name(index) if index >= 0 else ""
+            frames[row] = self._frame(name, module, FrameKind.USER, True) if name else unknown
         return frames[inverse.ravel()]
 
-    def _elf(self, where: Map) -> ElfSymbols | None:
+    def _elf(self, file: str, build_id: bytes) -> ElfSymbols | None:
         """Symbols of a mapped file when the file (or its debug file) with the recorded build-id is here."""
-        build_id = where.build_id or self._head.build_ids.get(where.file, b"")
-        key = (where.file, build_id)
+        key = (file, build_id)
         if key not in self._dso:
-            self._dso[key] = _proved(where.file, build_id) if build_id and where.file.startswith("/") else None
+            self._dso[key] = _proved(file, build_id) if build_id and file.startswith("/") else None
         return self._dso[key]
 
 
