@@ -10,7 +10,7 @@
  * fentry); those named hop_*_regs from the registers at a function's entry (kprobes).
  *
  * Those named hop_*_name know the device's name only, from the record of a classic tracepoint
- * (TX_LOC, TX_NAME and so on: where in it the name's place is told, and where it is).
+ * (TX_LOC and so on: where in it the name's place is told).
  *
  * Stacks of these programs stay below 64 bytes: from Linux 6.13 bigger ones are moved off the
  * kernel stack, and the frame address would say nothing.
@@ -164,31 +164,38 @@ int hop_gro_regs(struct pt_regs *ctx)
 }
 #endif
 
-#ifdef TX_NAME
-/* The verifier takes aligned reads only, and names begin at multiples of 4. */
-#define HALF(ctx, offset) (*(volatile u32 *)((ctx) + (offset)))
-#define WORD(ctx, offset) (HALF(ctx, offset) | (u64)HALF(ctx, (offset) + 4) << 32)
-#define PLACE(ctx, offset) (HALF(ctx, offset) & 0xffff)
+#if defined(TX_LOC) && defined(PROBE_READ)
+/* The record of a classic tracepoint: a 32-bit word at `loc` says at which of its bytes the
+ * device's name begins (low half; its length is in the high half). Behind its fixed fields a
+ * program may read by the helper only. */
+static __always_inline int name_of(void *ctx, u32 loc, u64 name[2])
+{
+	u32 place = *(volatile u32 *)(ctx + loc);
+	u64 record = (u64)ctx;
+
+	name[0] = name[1] = 0;
+	return bpf_probe_read_kernel(name, 16, (void *)(record + (place & 0xffff)));
+}
 
 int hop_tx_name(void *ctx)
 {
 	int zero = 0;
 	struct hop_cpu *cpu = hops.lookup(&zero);
+	u64 name[2];
 
 	if (!cpu)
 		return 0;
 	cpu->hits[0]++;
-	if (PLACE(ctx, TX_LOC) != TX_NAME)
+	if (name_of(ctx, TX_LOC, name))
 		return 0;
-	hop_of_name(WORD(ctx, TX_NAME), WORD(ctx, TX_NAME + 8),
-		    &hop_begin(cpu, hop_stack_pointer(cpu))->at);
+	hop_of_name(name[0], name[1], &hop_begin(cpu, hop_stack_pointer(cpu))->at);
 	copy_stack(cpu);
 	return 0;
 }
 
-static __always_inline void receive_named(struct hop_cpu *cpu, u64 first, u64 second)
+static __always_inline void receive_named(struct hop_cpu *cpu, const u64 name[2])
 {
-	hop_of_name(first, second, &cpu->rx);
+	hop_of_name(name[0], name[1], &cpu->rx);
 	cpu->rx_state = HOP_NAMED;
 	cpu->depth = 0;
 }
@@ -197,26 +204,28 @@ int hop_rx_name(void *ctx)
 {
 	int zero = 0;
 	struct hop_cpu *cpu = hops.lookup(&zero);
+	u64 name[2];
 
 	if (!cpu)
 		return 0;
 	cpu->hits[1]++;
-	if (PLACE(ctx, RX_LOC) == RX_NAME)
-		receive_named(cpu, WORD(ctx, RX_NAME), WORD(ctx, RX_NAME + 8));
+	if (!name_of(ctx, RX_LOC, name))
+		receive_named(cpu, name);
 	return 0;
 }
 
-#ifdef GRO_NAME
+#ifdef GRO_LOC
 int hop_gro_name(void *ctx)
 {
 	int zero = 0;
 	struct hop_cpu *cpu = hops.lookup(&zero);
+	u64 name[2];
 
 	if (!cpu)
 		return 0;
 	cpu->hits[2]++;
-	if (PLACE(ctx, GRO_LOC) == GRO_NAME)
-		receive_named(cpu, WORD(ctx, GRO_NAME), WORD(ctx, GRO_NAME + 8));
+	if (!name_of(ctx, GRO_LOC, name))
+		receive_named(cpu, name);
 	return 0;
 }
 #endif

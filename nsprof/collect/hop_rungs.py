@@ -172,11 +172,9 @@ def _name_places() -> dict[str, int | str]:
     made: dict[str, int | str] = {}
     for key, probe in zip(("TX", "RX", "GRO"), PROBES, strict=True):
         text = (tracefs() / "events/net" / probe.tracepoint / "format").read_text()
-        fields = re.findall(r"field:([^;]+);\s*offset:(\d+);\s*size:(\d+);", text)
-        places = [int(offset) for words, offset, _ in fields if words == "__data_loc char[] name"]
-        behind = max((int(offset) + int(size) for _, offset, size in fields), default=0)
-        if len(places) == 1 and behind % 4 == 0:
-            made |= {f"{key}_LOC": places[0], f"{key}_NAME": behind}
+        places = re.findall(r"field:__data_loc char\[\] name;\s*offset:(\d+);\s*size:4;", text)
+        if len(places) == 1:
+            made[f"{key}_LOC"] = int(places[0])
         elif probe.needed:
             raise ProbeError(f"tracepoint {probe.tracepoint} has no name where it is looked for")
     return made

@@ -31,6 +31,7 @@ from tests.root.hop_bed import (
     run_flows,
     segment,
 )
+from tests.vm.guest.hopping import check_rung
 
 pytestmark = [pytest.mark.root, pytest.mark.bpf]
 
@@ -248,6 +249,27 @@ def test_ksoftirqd_carries_the_packets_namespace(made: Bed, sampler: Sampler) ->
     assert verdict.wrong <= 0.01 * max(1, verdict.decidable)
 
 
+@pytest.fixture
+def tracefs() -> Iterator[None]:
+    """Mounted where tools look for it, as systemd does; taken away again if it was not."""
+    place = Path("/sys/kernel/tracing")
+    mounted = (place / "events").exists()
+    if not mounted:
+        subprocess.run(["mount", "-t", "tracefs", "tracefs", str(place)], check=True, capture_output=True)
+    try:
+        yield
+    finally:
+        if not mounted:
+            subprocess.run(["umount", str(place)], check=True, capture_output=True)
+
+
+@pytest.mark.usefixtures("tracefs")
+def test_devices_are_told_apart_by_name_on_classic_tracepoints(made: Bed) -> None:
+    bridged(made)
+    check_rung("tracepoint", made)
+
+
+@pytest.mark.usefixtures("tracefs")
 @pytest.mark.parametrize("name", [rung.name for rung in hop.RUNGS])
 def test_each_rung_holds_or_says_why_not(name: str) -> None:
     probes = hop.HopProbes(rungs=hop.rungs_named([name]))
@@ -255,7 +277,7 @@ def test_each_rung_holds_or_says_why_not(name: str) -> None:
         try:
             probes.load()
         except ProbeError as error:
-            assert name not in ("tp_btf", "raw_tp"), error.message
+            assert name not in ("tp_btf", "raw_tp", "tracepoint"), error.message
             assert error.message.startswith(f"hop probe hop_tx stands on no rung of this kernel: {name}: ")
             assert probes.probe_infos() == ()
             pytest.skip(error.message)
