@@ -91,6 +91,7 @@ def serving(driver: workload.Driver, topo: Any, clients: int) -> Iterator[None]:
         commands = [driver.server_argv(port, family) for port in ports if driver.server_program]
         if topo.far == "vm":
             stack.enter_context(_guest(topo, commands))
+            _check_answers(driver, topo, ports if commands else (), started=True)
         elif commands:
             host = ssh_host(topo.spec)
             if host:

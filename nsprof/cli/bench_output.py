@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,11 +20,11 @@ __all__ = ["Advance", "progress", "show"]
 
 
 class Advance:
-    """Shows how far the bench is; on a terminal as a bar with the time left, otherwise a line a run."""
+    """Shows how far the bench is and how long it will take; on a terminal as a bar, otherwise a line a run."""
 
     def __init__(self, quiet: bool) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
         self._quiet = quiet
         console = Console(stderr=True)
@@ -31,19 +32,35 @@ class Advance:
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[left]}"),
             console=console,
             transient=True,
             disable=quiet or not console.is_terminal,
         )
         self._plain = not quiet and not console.is_terminal
-        self._task = self._bar.add_task("bench", total=None)
+        self._task = self._bar.add_task("bench", total=None, left="")
+        self._begun: tuple[float, int] | None = None
 
     def advance(self, done: int, total: int, what: str) -> None:
         """`done` of `total` runs are finished and `what` begins."""
-        self._bar.update(self._task, completed=done, total=total, description=what or "done")
+        left = self._left(done, total)
+        self._bar.update(self._task, completed=done, total=total, description=what or "done", left=left)
         if self._plain and what:
-            print(f"nsprof: run {done + 1} of {total}: {what}", file=sys.stderr, flush=True)
+            more = f" ({left})" if left else ""
+            print(f"nsprof: run {done + 1} of {total}: {what}{more}", file=sys.stderr, flush=True)
+
+    def _left(self, done: int, total: int) -> str:
+        """The time left if the other runs take as long as those of this call did; nothing before the first is over."""
+        now = time.monotonic()
+        if self._begun is None:
+            self._begun = now, done
+        began, first = self._begun
+        if done <= first or done >= total:
+            return ""
+        seconds = (now - began) / (done - first) * (total - done)
+        if seconds < 90:
+            return f"about {seconds:.0f} s left"
+        return f"about {seconds / 60:.0f} min left" if seconds < 5400 else f"about {seconds / 3600:.1f} h left"
 
 
 @contextmanager

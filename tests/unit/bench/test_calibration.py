@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from nsprof.analyse import calibration, statistics
-from nsprof.calibrate import calibrate, plan_aa
+from nsprof.calibrate import calibrate, plan_pairs
+from nsprof.errors import EvidenceError
+from nsprof.model.profile import Profile
 from tests.profiles import HOST_COSTS, bench_profile
 
 
@@ -17,10 +19,12 @@ def _noise() -> calibration.Noise:
     return calibration.noise_of(made, ["A1", "B1"])
 
 
-def test_a_plan_of_pairs_is_one_scenario_under_two_names() -> None:
-    plan = plan_aa(["netperf"], scenario="host", pairs=2, runs=8)
-    assert [c.label for c in plan.cases] == ["A1", "B1", "A2", "B2"]
-    assert len({id(c.spec) for c in plan.cases}) == 1
+def test_a_plan_of_pairs_has_every_side_in_every_repeat_and_only_the_hop_is_another_way() -> None:
+    plan = plan_pairs(["netperf"], pairs=2, runs=8)
+    assert [c.label for c in plan.cases] == [
+        f"{side}{n}" for n in (1, 2) for side in ("A", "B", "burn", "rules", "hop")
+    ]
+    assert {c.label for c in plan.cases if c.spec.shape != "veth-route"} == {"hop1", "hop2"}
 
 
 def test_noise_is_every_run_of_both_sides() -> None:
@@ -69,10 +73,32 @@ def test_intervals_of_rates_are_exact() -> None:
     assert rate.high == pytest.approx(1 - 0.025 ** (1 / 100))
 
 
+def _recorded(**more: dict[str, float]) -> Profile:
+    scenarios = {f"{side}{n}": HOST_COSTS for n in (1, 2, 3) for side in "AB"}
+    return bench_profile(runs=8, scenarios={**scenarios, **more}, seed=5)
+
+
 def test_the_whole_calibration_of_recorded_pairs() -> None:
-    scenarios = {f"{side}{n}": HOST_COSTS for n in (1, 2) for side in "AB"}
-    made = bench_profile(runs=8, scenarios=scenarios, seed=5)
-    result = calibrate(made, pairs=2, synthetic=40, runs=8)
-    assert any(line.startswith("32 runs of 10.0 s recorded") for line in result.lines)
-    assert sum("native A/A pairs" in line for line in result.lines) == 2
+    heard: list[str] = []
+    result = calibrate(_recorded(), synthetic=40, runs=8, say=heard.append)
+    assert tuple(heard) == result.lines
+    assert any(line.startswith("48 runs of 10.00 s recorded") for line in result.lines)
+    assert sum("native A/A pairs" in line and "/3 = " in line for line in result.lines) == 2
     assert np.all([("[" in line) for line in result.lines if "pairs that" in line])
+
+
+@pytest.mark.parametrize(("told", "hits"), [(1.0, 3), (1.4, 0)])
+def test_a_known_cost_is_judged_by_the_truth_that_was_told(told: float, hits: int) -> None:
+    more = {f"burn{n}": {**HOST_COSTS, "bpf_prog_0123456789abcdef_known_burn": 400.0} for n in (1, 2, 3)}
+    made = _recorded(**more)
+    truth = {f"burn{n}": [400.0 * told] * 8 for n in (1, 2, 3)}
+    made = made.with_(meta={**made.meta, "calibration": {"burned_ns": truth, "rules": 0}})
+    lines = calibrate(made, synthetic=5, runs=8, say=lambda _: None).lines
+    own = next(line for line in lines if line.startswith("the function's interval holds the truth (a tc program"))
+    assert f"{hits}/3" in own
+    assert any(line.startswith(f"a tc program's known time: truth {400 * told:,.0f}, found") for line in lines)
+
+
+def test_sides_without_all_their_runs_are_not_judged() -> None:
+    with pytest.raises(EvidenceError, match="no side has 9 usable runs"):
+        calibrate(_recorded(), synthetic=5, runs=9, say=lambda _: None)
