@@ -50,7 +50,7 @@ class Advance:
             print(f"nsprof: run {done + 1} of {total}: {what}{more}", file=sys.stderr, flush=True)
 
     def _left(self, done: int, total: int) -> str:
-        """The time left if the other runs take as long as those of this call did; nothing before the first is over."""
+        """The time left if the other runs take as long as those so far; nothing before the first is over."""
         now = time.monotonic()
         if self._begun is None:
             self._begun = now, done

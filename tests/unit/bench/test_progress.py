@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from nsprof.cli import bench_output
@@ -11,7 +13,7 @@ def test_each_run_is_a_line_with_the_time_left_once_a_run_is_over(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = iter([100.0, 110.0, 120.0, 320.0])
-    monkeypatch.setattr(bench_output.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(bench_output, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     state = bench_output.Advance(quiet=False)
     state.advance(0, 4, "host")
     state.advance(1, 4, "veth-bridge")
@@ -28,7 +30,7 @@ def test_a_resumed_bench_reckons_with_its_own_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = iter([0.0, 60.0])
-    monkeypatch.setattr(bench_output.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(bench_output, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     state = bench_output.Advance(quiet=False)
     state.advance(90, 100, "host")
     state.advance(91, 100, "host")
