@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import cycle, islice
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parent.parent
@@ -33,6 +34,7 @@ from nsprof.observe import Observer  # noqa: E402
 from tests.causes_bed import Fault, measure  # noqa: E402
 from tests.causes_faults import FAULTS, PAIRS, TWINS  # noqa: E402
 from tests.causes_files import faults_of  # noqa: E402
+from tests.causes_more import GUEST, MORE  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,12 @@ def _lasting(command: Sequence[str], seconds: int) -> tuple[str, ...]:
     return tuple(str(seconds) if before == "-l" else word for before, word in pairs)
 
 
+def _clean_sides() -> list[Fault]:
+    """Every different clean side of the faults, as a pair against itself."""
+    twins = {(repr(f.twin.spec), f.twin.command): f.twin for f in (*FAULTS, *MORE) if not f.everyone}
+    return list(twins.values())
+
+
 def _native(options: argparse.Namespace, faults: Sequence[Fault]) -> Iterator[tuple[Fault, Profile]]:
     with Observer(SamplerConfig(frequency_hz=options.frequency)) as observer:
         for fault in faults:
@@ -108,8 +116,8 @@ def _native(options: argparse.Namespace, faults: Sequence[Fault]) -> Iterator[tu
             try:
                 yield fault, measure(observer, replace(fault, command=words, clean_command=clean), runs=options.runs)
             except (NsprofError, RuntimeError, OSError) as error:
-                words = getattr(error, "message", "") or str(error)
-                print(f"{fault.name}: could not be injected here: {words}", file=sys.stderr, flush=True)
+                why = getattr(error, "message", "") or str(error)
+                print(f"{fault.name}: could not be injected here: {why}", file=sys.stderr, flush=True)
 
 
 def _stored(folder: Path, faults: Sequence[Fault]) -> Iterator[tuple[Fault, Profile]]:
@@ -202,9 +210,17 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, metavar="DIR")
     parser.add_argument("--from", dest="stored", type=Path, metavar="DIR")
     parser.add_argument("--faults", type=Path, metavar="FILE", help="faults described in TOML, scored apart")
+    parser.add_argument("--aa", type=int, default=0, metavar="N", help="N pairs without a fault, of all clean sides")
+    parser.add_argument("--skip", type=int, default=0, metavar="N", help="leave out the first N (to go on)")
+    parser.add_argument("--guest", action="store_true", help="faults of the whole machine: run it inside a guest")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
-    every = faults_of(options.faults) if options.faults else (*FAULTS, *PAIRS, *TWINS)
+    every = faults_of(options.faults) if options.faults else (*FAULTS, *MORE, *PAIRS, *TWINS)
+    if options.guest:
+        every = GUEST
+    if options.aa:
+        clean = islice(cycle(_clean_sides()), options.skip + options.aa)
+        every = tuple(replace(f, name=f"{f.name} {i}") for i, f in enumerate(clean, 1))[options.skip :]
     wanted = [f for f in every if not options.only or f.name in options.only]
     rows: list[Verdict] = []
     if options.nice:

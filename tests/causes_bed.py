@@ -6,10 +6,13 @@ changes both sides.
 
 from __future__ import annotations
 
+import os
 import platform
+import signal
+import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -18,11 +21,19 @@ from nsprof.collect import host
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Profile
 from nsprof.model.scenario import Place, TopologySpec
+from nsprof.netns import spawn
 from nsprof.observe import Observer, Scene, Traffic
 from nsprof.topology.construction import Topology
 
 #: What a fault does to a standing topology; what it opens it gives to the stack, which ends it.
 Apply = Callable[[Topology, ExitStack], None]
+#: Commands that run beside the traffic, during the windows of their own side only.
+Beside = Callable[[Topology], Sequence[tuple[Place, tuple[str, ...]]]]
+
+
+def nobody(topo: Topology) -> Sequence[tuple[Place, tuple[str, ...]]]:
+    """Nothing beside."""
+    return ()
 
 
 def nothing(topo: Topology, stack: ExitStack) -> None:
@@ -31,7 +42,8 @@ def nothing(topo: Topology, stack: ExitStack) -> None:
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault and its clean twin. `expect`: the causes that are right in first place (one of them). `everyone`
+    """One fault and its clean twin. `expect`: the causes that are right in first place (one of them). `beside` runs
+    beside the traffic of the faulty side, `always` beside that of both. `everyone`
     explains the whole machine, where the fault is somebody else's load."""
 
     name: str
@@ -43,6 +55,10 @@ class Fault:
     clean_command: tuple[str, ...] = ()
     prepare: Apply = nothing
     both: tuple[str, ...] = field(default=())
+    clean_apply: Apply = nothing
+    settle_s: float = 0.5
+    beside: Beside = nobody
+    always: Beside = nobody
     side: Literal["dut", "remote", "all"] = "dut"
     everyone: bool = False
 
@@ -51,8 +67,8 @@ class Fault:
         """The clean side against itself."""
         spec, command = self.clean_spec or self.spec, self.clean_command or self.command
         return replace(
-            self, name=f"{self.name} (clean)", expect=(), spec=spec, command=command, apply=nothing,
-            clean_spec=None, clean_command=(), both=(),
+            self, name=f"{self.name} (clean)", expect=(), spec=spec, command=command, apply=self.clean_apply,
+            clean_spec=None, clean_command=(), both=(), beside=nobody,
         )  # fmt: skip
 
 
@@ -62,6 +78,8 @@ class _Stand:
     topo: Topology
     driver: workload.Driver
     described: dict[str, Any]
+    beside: tuple[tuple[Place, tuple[str, ...]], ...] = ()
+    settle_s: float = 0.5
 
 
 @contextmanager
@@ -71,11 +89,46 @@ def _stand(name: str, fault: Fault, *, faulty: bool) -> Iterator[_Stand]:
     with ExitStack() as stack:
         topo = stack.enter_context(topology.build(spec))
         fault.prepare(topo, stack)
-        if faulty:
-            fault.apply(topo, stack)
+        (fault.apply if faulty else fault.clean_apply)(topo, stack)
         driver = workload.driver(command, timeout_s=30.0)
         stack.enter_context(driver.servers(topo.server, 1))
-        yield _Stand(name, topo, driver, topo.describe())
+        others = (*fault.always(topo), *(fault.beside(topo) if faulty else ()))
+        yield _Stand(name, topo, driver, topo.describe(), others, fault.settle_s)
+
+
+@contextmanager
+def running(commands: Sequence[tuple[Place, tuple[str, ...]]], settle_s: float) -> Iterator[None]:
+    """Commands in their namespaces, pinned as the place is, begun so long before the block and ended with it. Raises
+    RuntimeError for one that ends by itself with an error."""
+    processes = []
+    try:
+        for place, argv in commands:
+            processes.append(
+                spawn(
+                    argv, netns=place.netns_path or None, cpus=place.cpus, stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, new_group=True,
+                )
+            )  # fmt: skip
+        if processes:
+            time.sleep(settle_s)
+        for (_, argv), process in zip(commands, processes, strict=True):
+            if process.poll():
+                raise RuntimeError(f"{argv[0]} beside the traffic ended with status {process.returncode}")
+        yield
+    finally:
+        for process in processes:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process that `running` started, and its group."""
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, sign)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=5)
+            return
 
 
 def _describe(stand: _Stand) -> dict[str, Any]:
@@ -94,7 +147,10 @@ def measure(observer: Observer, fault: Fault, *, runs: int = 3) -> Profile:
         ]
         order = [s for i in range(runs) for s in (stands if i % 2 == 0 else stands[::-1])]
         for stand in order:
-            run = _window(observer, builder, stand)
+            with running(stand.beside, stand.settle_s):
+                run = _window(observer, builder, stand)
+            if stand.beside:
+                time.sleep(stand.settle_s)  # the kernel goes on clearing up what ended
             if run.failed:
                 raise RuntimeError(f"{fault.name}, {stand.name}: {run.failed}")
             if stand.name not in builder.meta.setdefault("topology", {}):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 import tomllib
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -11,10 +10,10 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from nsprof.errors import NsprofError, UsageError, WorkloadError
-from nsprof.model.scenario import TopologySpec
+from nsprof.model.scenario import Place, TopologySpec
 from nsprof.netns import spawn
 from nsprof.topology.construction import Topology
-from tests.causes_bed import Apply, Fault, nothing
+from tests.causes_bed import Apply, Beside, Fault, nobody, nothing
 
 __all__ = ["faults_of"]
 
@@ -24,8 +23,6 @@ _KEYS = {
 }  # fmt: skip
 _SCENARIO = {"shape", "containers", "family", "mtu", "wire_rate_bps", "offloads"}
 _STEP = {"netns", "run", "stdin", "background"}
-#: How long a background command is given before the first window.
-_SETTLE_S = 0.5
 
 
 def faults_of(path: Path) -> tuple[Fault, ...]:
@@ -63,6 +60,8 @@ def _fault(row: Mapping[str, Any], number: int) -> Fault:
         clean_command=_words(row, "clean_workload", name),
         prepare=_steps(row.get("prepare", []), name),
         both=pair,
+        beside=_background(row.get("setup", []), name),
+        always=_background(row.get("prepare", []), name),
         side=cast(Literal["dut", "remote", "all"], side),
         everyone=bool(row.get("everyone", False)),
     )
@@ -94,12 +93,24 @@ def _steps(given: Any, name: str) -> Apply:
 
     def apply(topo: Topology, stack: ExitStack) -> None:
         for step in steps:
-            _do(topo, stack, step, name)
+            if not step.get("background"):
+                _do(topo, step, name)
 
     return apply
 
 
-def _do(topo: Topology, stack: ExitStack, step: Mapping[str, Any], name: str) -> None:
+def _background(given: Any, name: str) -> Beside:
+    rows = given if isinstance(given, list) else [given]
+    steps = [s for s in rows if isinstance(s, Mapping) and s.get("background")]
+
+    def beside(topo: Topology) -> list[tuple[Place, tuple[str, ...]]]:
+        return [_place(topo, step, name) for step in steps]
+
+    return beside if steps else nobody
+
+
+def _place(topo: Topology, step: Mapping[str, Any], name: str) -> tuple[Place, tuple[str, ...]]:
+    """Where a step runs, and its words with what stands in braces filled in."""
     places = {
         **{p.name: p for p in (topo.host, topo.server, *topo.clients)},
         "client": topo.client, "host": topo.host, "remote": topo.server,
@@ -110,16 +121,13 @@ def _do(topo: Topology, stack: ExitStack, step: Mapping[str, Any], name: str) ->
     wire = topo.reference[1]
     fields = {"{dev}": "eth0" if topo.client.role == "container" else wire, "{wire}": wire}
     fields |= {"{server}": topo.server_address, "{client}": topo.client.address}
-    argv = [_filled(word, fields) for word in step["run"]]
-    if step.get("background"):
-        process = spawn(argv, netns=places[where].netns_path, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        stack.callback(_end, process)
-        time.sleep(_SETTLE_S)
-        if process.poll():
-            raise WorkloadError(f"{name}: {argv[0]} ended at once with status {process.returncode}")
-        return
+    return places[where], tuple(_filled(word, fields) for word in step["run"])
+
+
+def _do(topo: Topology, step: Mapping[str, Any], name: str) -> None:
+    place, argv = _place(topo, step, name)
     process = spawn(
-        argv, netns=places[where].netns_path, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        argv, netns=place.netns_path, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
     with process:
         try:
@@ -129,20 +137,10 @@ def _do(topo: Topology, stack: ExitStack, step: Mapping[str, Any], name: str) ->
             raise NsprofError(f"{name}: {argv[0]} took more than a minute", "background = true keeps it") from None
     if process.returncode:
         line = (err.decode(errors="replace").strip().splitlines() or ["no message"])[0]
-        raise WorkloadError(f"{name}: {' '.join(argv)} in {where}: {line}")
+        raise WorkloadError(f"{name}: {' '.join(argv)} in {place.name}: {line}")
 
 
 def _filled(word: str, fields: Mapping[str, str]) -> str:
     for field, value in fields.items():
         word = word.replace(field, value)
     return word
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.terminate()
-    try:
-        process.wait(timeout=5)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

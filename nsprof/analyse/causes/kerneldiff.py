@@ -7,7 +7,8 @@ grouped by the leafmost caller that both kernels execute: the place where the ne
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,14 +17,14 @@ from nsprof.analyse.selection import scenario_names
 from nsprof.analyse.stacks import function_table
 from nsprof.errors import ComparisonError, EvidenceError, UsageError
 from nsprof.model.profile import Profile
-from nsprof.model.results import DiffReport, KernelDiff
+from nsprof.model.results import DeltaRow, DiffReport, KernelDiff
 
 __all__ = ["kernel_diff"]
 
 #: A function and its caller together may change by this share of the function and still be "only inlined": the call,
 #: the prologue and what the compiler can drop once it sees both.
 _SAME = 0.25
-_GROUPS, _FUNCTIONS, _PATH = 15, 8, 4
+_GROUPS, _FUNCTIONS, _PATH, _TOUCHED = 15, 8, 4, 30
 
 
 def kernel_diff(
@@ -61,7 +62,54 @@ def kernel_diff(
         notes=(
             "modelled: exact counts; inlining is told by a function that comes or goes while its caller's own count "
             f"moves the other way to within {_SAME:.0%} of it",
+            *_no_members(base, new, names),
         ),
+        touched=_touched(base, new, names),
+    )
+
+
+def _data_lines(profile: Profile, name: str) -> list[Mapping[str, Any]]:
+    """The named data lines of a scenario's footprint, as `nsprof simulate --debug-info` stores them."""
+    done = profile.meta.get("simulate")
+    kernel, _, plain = name.rpartition(":")
+    for run in (done.get("runs") or ()) if isinstance(done, Mapping) else ():
+        if run.get("scenario") == plain and (not kernel or run.get("kernel") == kernel) and run.get("data_lines"):
+            return list(run["data_lines"])
+    return []
+
+
+def _members(lines: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[str]]:
+    """(function, struct) -> the member at which each line that it touches begins."""
+    made: dict[tuple[str, str], list[str]] = {}
+    for line in lines:
+        struct, _, member = str(line.get("member") or "").partition(".")
+        for function in line.get("functions") or () if struct else ():
+            made.setdefault((str(function), struct), []).append(member)
+    return made
+
+
+def _touched(
+    base: Profile, new: Profile, names: Sequence[str]
+) -> tuple[tuple[str, str, int, int, tuple[str, ...]], ...]:
+    """Functions that touch more lines of a struct than before; first those that did not touch it at all."""
+    one, two = (_members(_data_lines(p, n)) for p, n in zip((base, new), names, strict=True))
+    if not one or not two:
+        return ()
+    rows = []
+    for key, members in two.items():
+        before = one.get(key, [])
+        if len(members) > len(before):
+            fresh = tuple(sorted(set(members) - set(before)))
+            rows.append((*key, len(before), len(members), fresh))
+    rows.sort(key=lambda row: (row[2] > 0, row[2] - row[3], row[0], row[1]))
+    return tuple(rows[:_TOUCHED])
+
+
+def _no_members(base: Profile, new: Profile, names: Sequence[str]) -> tuple[str, ...]:
+    if all(_members(_data_lines(p, n)) for p, n in zip((base, new), names, strict=True)):
+        return ()
+    return (
+        "which lines of which struct are touched is not known: nsprof simulate --footprint --debug-info names them",
     )
 
 
@@ -97,22 +145,45 @@ def _calls(sides: Sides) -> list[dict[tuple[str, str], float]]:
 
 
 def _inlining(sides: Sides, report: DiffReport) -> list[tuple[str, str, float]]:
-    """(callee, caller, both together) of functions that were inlined, or split off, between the kernels."""
+    """(callee, caller, both together) of functions that were inlined into a caller, or split off from it.
+
+    What tells is the caller: its own count moves the other way by what came or went under it, all such callees taken
+    together (a caller may swallow several), to within `_SAME` of it. A callee that is called from elsewhere, too,
+    counts as far as its own count fell by what it had under this caller: it was not merely called elsewhere.
+    """
     calls, rows = _calls(sides), {r.name: r for r in report.functions}
     found = []
-    for row in report.functions:
-        if row.status not in ("new", "gone") or row.delta == 0:
+    for caller, moved in _moved_callees(calls, rows).items():
+        own = rows.get(caller)
+        if own is None or own.status:
             continue
-        side = 0 if row.status == "gone" else 1
-        callers = {caller: own for (callee, caller), own in calls[side].items() if callee == row.name}
-        for caller, own in callers.items():
-            other = rows.get(caller)
-            if other is None or other.status:
-                continue
-            together = other.delta + (own if side else -own)
-            if other.delta * row.delta < 0 and abs(together) <= _SAME * own:
-                found.append((row.name, caller, together))
+        # What the caller took in is positive, what it gave away negative.
+        whole, together = sum(moved.values()), own.delta - sum(moved.values())
+        if abs(whole) > 0 and own.delta * whole > 0 and abs(together) <= _SAME * abs(whole):
+            found += [(callee, caller, together * part / whole) for callee, part in moved.items()]
+            continue
+        found += [
+            (callee, caller, own.delta - part)
+            for callee, part in moved.items()
+            if own.delta * part > 0 and abs(own.delta - part) <= _SAME * abs(part)
+        ]
     return found
+
+
+def _moved_callees(
+    calls: Sequence[dict[tuple[str, str], float]], rows: dict[str, DeltaRow]
+) -> dict[str, dict[str, float]]:
+    """caller -> callee -> what it had under the caller and has no more (positive), or has and had not (negative)."""
+    made: dict[str, dict[str, float]] = {}
+    for pair in dict.fromkeys((*calls[0], *calls[1])):
+        one, two = (side.get(pair, 0.0) for side in calls)
+        part = one - two
+        row = rows.get(pair[0])
+        if (one > 0 and two > 0) or part == 0 or row is None:
+            continue
+        if row.delta * part < 0 and abs(row.delta + part) <= _SAME * abs(part):
+            made.setdefault(pair[1], {})[pair[0]] = part
+    return made
 
 
 def _groups(

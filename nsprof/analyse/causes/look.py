@@ -278,7 +278,9 @@ def device_kinds(*kinds: str) -> Check:
     return Check("host", f"a device of kind {', '.join(kinds)} that base has not", look, needs="nsprof bench")
 
 
-def share_of(*counters: str, of: tuple[str, ...], least: float, noun: str, scope: str = "", why: str) -> Check:
+def share_of(
+    *counters: str, of: tuple[str, ...], least: float, noun: str, scope: str = "", why: str, must: bool = True
+) -> Check:
     """Counters as a share of others: at least `least` and three times base's share, in every run more than in
     every run of base, and more events than chance would divide like this (exact binomial test, 2.5 %)."""
 
@@ -294,7 +296,7 @@ def share_of(*counters: str, of: tuple[str, ...], least: float, noun: str, scope
         place = case.moved(*counters, scope=scope).place
         return Seen("counters", f"{noun}: {two:.2%} (base: {one:.2%})", place, two, scope not in _SHARED)
 
-    return Check("counters", f"{noun} at least {least:.1%} and three times base's share: {why}", look, must=True)
+    return Check("counters", f"{noun} at least {least:.1%} and three times base's share: {why}", look, must=must)
 
 
 def _more_events(parts: list[np.ndarray[Any, Any]], wholes: list[np.ndarray[Any, Any]]) -> bool:

@@ -47,6 +47,7 @@ RULE = Rule(
             noun="softirqs cut short, of packets processed",
             scope="softnet",
             why="once in 300 packets means always",
+            must=False,
         ),
         slower(),
     ),

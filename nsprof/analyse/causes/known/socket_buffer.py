@@ -9,6 +9,8 @@ from nsprof.analyse.causes.look import more, moves
 from nsprof.analyse.causes.rule import Rule, Seen, Try
 
 _LEAST = 0.01
+#: Where base loses a tenth already, more is sent than the reader can read, whatever its buffer.
+_FLOODED = 0.1
 
 
 def _look(case: Case) -> Seen | None:
@@ -19,7 +21,13 @@ def _look(case: Case) -> Seen | None:
         lost = side.total(*names, scope="netns")
         by_run.append(lost / np.maximum(lost + got, 1.0))
     shares = [float(run.mean()) for run in by_run]
-    if shares[1] < _LEAST or shares[1] < shares[0] + 0.1 or shares[1] < 1.2 * shares[0] or not moves(*by_run):
+    if (
+        shares[1] < _LEAST
+        or shares[1] < shares[0] + 0.1
+        or shares[1] < 1.2 * shares[0]
+        or not moves(*by_run)
+        or shares[0] >= _FLOODED
+    ):
         return None
     place = case.moved(*names, scope="netns").place
     return Seen(

@@ -24,6 +24,8 @@ RULE = Rule(
         ),
         slower(),
     ),
+    # What is thrown away is sent again.
+    subsumes=("retransmits",),
     not_cpu=True,
     tries=(Try("switch tx checksum offload off on the device that leaves them unfinished", "ethtool -K DEV tx off"),),
     source="RFC 1071; Documentation/networking/checksum-offloads.rst",
