@@ -337,7 +337,8 @@ class KernelDiff:
     """`nsprof explain --kernel-diff`: what two kernels execute for the same packet.
 
     `groups` are (call path that pulled them in, delta, functions with their delta and what became of them: "more",
-    "less", "new", "gone", "inlined", "outlined"); `inlining` the functions whose change is one of compilation only.
+    "less", "new", "gone"); `inlining` the functions whose change is one of compilation only, (callee, caller, both
+    together). `touched` are (function, struct, lines at base, lines in new, members that base does not touch there).
     """
 
     measure: Measure
@@ -348,3 +349,4 @@ class KernelDiff:
     inlining: tuple[tuple[str, str, float], ...]
     lines: tuple[tuple[str, float, float], ...] = ()
     notes: tuple[str, ...] = ()
+    touched: tuple[tuple[str, str, int, int, tuple[str, ...]], ...] = ()

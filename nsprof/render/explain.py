@@ -265,8 +265,24 @@ def kernel_diff_parts(d: KernelDiff) -> list[Part]:
                 tuple(f"   {callee} in {caller}: {cost(v, sign=True)} together" for callee, caller, v in d.inlining)
             ),
         ]
+    if d.touched:
+        parts += [Lines(("", "Lines of data touched that were not (new indirections first):"), "bold"), *_touched(d)]
     if d.lines:
         parts += [Lines(("",)), _grid("Distinct lines touched", d.lines)]
     if d.notes:
         parts.append(Lines(("", *d.notes), "dim"))
     return parts
+
+
+def _touched(d: KernelDiff) -> list[Part]:
+    """One sentence a function and struct."""
+    said = []
+    for function, struct, before, now, members in d.touched:
+        more = now - before
+        lines = f"{more} line{'s' if more > 1 else ''}"
+        where = f" ({', '.join(members[:4])})" if members else ""
+        if before:
+            said.append(f"   {function} touches {lines} more of `{struct}` than before{where}: {before} -> {now}")
+        else:
+            said.append(f"   {function} touches {lines} of `{struct}` that it did not touch before{where}")
+    return [Lines(tuple(said))]
