@@ -129,7 +129,8 @@ class _Engine:
         shares = self._attribute(accepted)
         self._note_others()
         findings = [self._finding(j, shares.get(j.number)) for j in accepted]
-        findings.sort(key=lambda f: (f.certainty != "found", _hidden(f), -self._rank(f)))
+        dearer = sum(f.delta for f in findings if f.certainty == "found" and not f.not_cpu and not _hidden(f))
+        findings.sort(key=lambda f: (f.certainty != "found", _hidden(f), -self._rank(f, dearer)))
         return self._answer(findings, shares)
 
     def _inclusive(self, number: int) -> tuple[_Array, _Array, weigh.Counted]:
@@ -379,10 +380,11 @@ class _Engine:
         order = np.argsort(-total)[:8]
         return tuple((f.name[i], float(total[i])) for i in order if total[i] > 0)
 
-    def _rank(self, f: Finding) -> float:
+    def _rank(self, f: Finding, dearer: float) -> float:
+        """Size of a finding. What is lost is a share of what there is now, as costs are; but on a full CPU throughput
+        falls by the share by which a unit became dearer, and that part is the dearer causes' own."""
         if f.not_cpu:
-            # Both are shares of what there is now: of the time lost, or of the cost.
-            return max(f.strength * self.case.new_total, f.delta)
+            return max(f.strength * self.case.new_total - dearer, f.delta)
         return f.delta
 
     def _answer(self, findings: list[Finding], shares: dict[int, tuple[_Array, _Array]]) -> Explanation:
