@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 """How long 100,000 distinct stacks take to become an SVG, and how much memory: `bench_flamegraph.py [STACKS]`.
 
+First the rendering of a tree alone, then the whole program: `nsprof flamegraph --diff A B` of two files with so many
+stacks each, of which half are on both sides.
+
 The stacks are made by rule from this kernel's symbol names (or made-up ones where they cannot be read): call paths of
 8 to 40 frames that branch as real ones do, one in three differing from another only near the leaf. Building the tree
 is not part of the rendering and is shown apart.
@@ -10,13 +13,16 @@ from __future__ import annotations
 
 import random
 import resource
+import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 
-from nsprof.model.profile import FrameKind
+from nsprof import store
+from nsprof.model.profile import Event, FrameKind, Frames, Profile, Run, Samples, Stacks
 from nsprof.model.results import FlameTree, Measure
 from nsprof.render.flamegraph import FlameOptions, render_svg
 
@@ -85,6 +91,49 @@ def tree(rows: list[tuple[int, ...]], strings: list[str]) -> FlameTree:
     )
 
 
+def profile(rows: list[tuple[int, ...]], strings: list[str], seed: int) -> Profile:
+    """A recording of 10 s with one sample key a stack, heavy-tailed."""
+    dice = np.random.default_rng(seed)
+    ticks = np.ceil(dice.pareto(1.1, len(rows)))
+    kinds = np.full(len(strings), FrameKind.KERNEL, "u1")
+    return Profile(
+        events=(Event("cpu-clock", "ns", period=2_000_000),),
+        runs=(Run("traffic", duration_s=10.0, cpus=2, denominators={"transaction": 1e6}),),
+        frames=Frames(tuple(strings), ("",) * len(strings), kinds),
+        stacks=Stacks.from_lists([row[::-1] for row in rows]),
+        samples=Samples.build(
+            len(rows), stack=np.arange(len(rows)), context=2, count=ticks, weight=ticks * 2e6, slice=seed
+        ),
+    )
+
+
+def program(count: int) -> int:
+    """Compare two files of `count` stacks each by the program itself; 1 when over 5 s or 500 MB."""
+    rows, strings = stacks(count + count // 2, 8_000), names(8_000)
+    with tempfile.TemporaryDirectory() as place:
+        for seed, (name, some) in enumerate((("a", rows[:count]), ("b", rows[-count:])), 1):
+            store.save(profile(some, strings, seed), Path(place) / f"{name}.nsprof")
+        words = [sys.executable, "-m", "nsprof", "flamegraph", "--diff", "a.nsprof", "b.nsprof", "-o", "d.svg", "-q"]
+        done = subprocess.run(
+            [sys.executable, "-c", _WATCH, *words], cwd=place, capture_output=True, text=True, check=True
+        )
+        seconds, peak_mb = map(float, done.stdout.split())
+        size = (Path(place) / "d.svg").stat().st_size
+    print(f"flamegraph --diff of {count:,} stacks a side: {seconds:.2f} s, {size / 1e6:.2f} MB of SVG")
+    print(f"peak memory of the program {peak_mb:.0f} MB")
+    return int(seconds > 5 or peak_mb > 500)
+
+
+#: Runs a program and prints its seconds and its peak memory. Not from here: a child's peak counts that of the process
+#: that it was split off from.
+_WATCH = """
+import resource, subprocess, sys, time
+started = time.perf_counter()
+subprocess.run(sys.argv[1:], check=True)
+print(time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024)
+"""
+
+
 def main() -> int:
     """Render once, print the figures; exit status 1 when over 5 s or 500 MB."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
@@ -98,7 +147,7 @@ def main() -> int:
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"rendered in {seconds:.2f} s to {len(text) / 1e6:.2f} MB")
     print(f"peak memory {peak_mb:.0f} MB ({before_mb:.0f} MB before rendering)")
-    return int(seconds > 5 or peak_mb > 500)
+    return int(seconds > 5 or peak_mb > 500) | program(count)
 
 
 if __name__ == "__main__":

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nsprof.analyse import categories, hosts, noise, statistics, trust
 from nsprof.analyse.filters import Filter
-from nsprof.analyse.grouping import HOP_KINDS, group
+from nsprof.analyse.grouping import group
 from nsprof.analyse.selection import (
+    Question,
     View,
     choose_denominator,
     choose_event,
@@ -37,7 +38,7 @@ from nsprof.model.profile import Profile
 from nsprof.model.results import DeltaRow, DiffReport, Interval, Measure
 from nsprof.units import format_figure
 
-__all__ = ["diff", "two_sides"]
+__all__ = ["compare", "diff", "sides_of", "two_sides"]
 
 Test = Literal["welch", "permutation"]
 
@@ -68,18 +69,14 @@ def diff(
 
     Raises ComparisonError where the two have no event or unit in common.
     """
-    sides = two_sides(
-        base,
-        new,
-        base_scenario=base_scenario,
-        new_scenario=new_scenario,
-        event=event,
-        per=per,
-        where=where,
-        hop=by in HOP_KINDS,
-        join_contexts=join_contexts,
-        force=force,
-    )
+    asked = Question(base_scenario, new_scenario, event, per, by, where, join_contexts, force)
+    return compare(sides_of(base, new, asked), by=by, min_effect=min_effect, test=test)
+
+
+def compare(
+    sides: Sides, *, by: str | None = None, min_effect: float | str = 0.0, test: Test = "welch"
+) -> DiffReport:
+    """`diff` of two sides that were brought together before."""
     effect = _effect(min_effect, sides)
     names = tuple((n, "", n) for n in categories.ALL)
     category_keys = [row_categories(v, t) for v, t in zip(sides.views, sides.tables, strict=True)]
@@ -105,7 +102,8 @@ def diff(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sides:
-    """Two views of one measure, and one table of functions for both; index 0 is the base."""
+    """Two views of one measure, and one table of functions for both; index 0 is the base. `maps` say of each side's
+    frames which function they are."""
 
     views: tuple[View, View]
     tables: tuple[StackTable, StackTable]
@@ -113,38 +111,35 @@ class Sides:
     measure: Measure
     titles: tuple[str, str]
     warnings: tuple[str, ...]
+    maps: tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
-def two_sides(
-    base: Profile,
-    new: Profile,
-    *,
-    base_scenario: str | None = None,
-    new_scenario: str | None = None,
-    event: str | None = None,
-    per: str | None = None,
-    where: Filter | None = None,
-    hop: bool = False,
-    join_contexts: bool = False,
-    force: bool = False,
-) -> Sides:
+def two_sides(base: Profile, new: Profile, **words: Any) -> Sides:
+    """`sides_of` with the fields of a Question as keywords."""
+    return sides_of(base, new, Question(**words))
+
+
+def sides_of(base: Profile, new: Profile, asked: Question) -> Sides:
     """Bring two profiles to one event, one denominator and one table of functions. Raises ComparisonError."""
-    names = (_scenario(base, base_scenario, "the base"), _scenario(new, new_scenario, "the new profile"))
-    needs_hop = hop or (where is not None and where.needs_hop)
-    runs = [choose_runs(p, n, None, hop=needs_hop) for p, n in zip((base, new), names, strict=True)]
-    event = _common_event((base, new), runs, event)
+    pair, where = (base, new), asked.where
+    names = (
+        _scenario(base, asked.base_scenario, "the base"),
+        _scenario(new, asked.new_scenario, "the new profile"),
+    )
+    runs = [choose_runs(p, n, None, hop=asked.needs_hop) for p, n in zip(pair, names, strict=True)]
+    event = _common_event(pair, runs, asked.event)
     refusal = hosts.refusal(base, new)
-    if refusal and not force:
+    if refusal and not asked.force:
         raise ComparisonError(refusal, "--force compares all the same")
     views = [
-        view(p, scenario=n, event=event, per="total", where=where, hop=hop)
-        for p, n in zip((base, new), names, strict=True)
+        view(p, scenario=n, event=event, per="total", where=where, hop=asked.hop_split)
+        for p, n in zip(pair, names, strict=True)
     ]
-    denominator, warning = _common_denominator(views, per, where)
+    denominator, warning = _common_denominator(views, asked.per, where)
     views = [with_measure(v, denominator) for v in views]
     functions, maps = function_table([base.frames, new.frames])
     tables = [
-        stack_table(p, m, len(functions), join_contexts=join_contexts) for p, m in zip((base, new), maps, strict=True)
+        stack_table(p, m, len(functions), join_contexts=asked.join_contexts) for p, m in zip(pair, maps, strict=True)
     ]
     warnings = [
         *warning,
@@ -155,7 +150,13 @@ def two_sides(
     if views[0].measure.reference != measure.reference:
         measure = replace(measure, reference=f"{views[0].measure.reference} / {measure.reference}")
     return Sides(
-        (views[0], views[1]), (tables[0], tables[1]), functions, measure, _titles(base, new, names), tuple(warnings)
+        (views[0], views[1]),
+        (tables[0], tables[1]),
+        functions,
+        measure,
+        _titles(base, new, names),
+        tuple(warnings),
+        (maps[0], maps[1]),
     )
 
 

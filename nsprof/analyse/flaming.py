@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nsprof.analyse.comparing import diff, two_sides
+from nsprof.analyse.comparing import compare, sides_of
 from nsprof.analyse.filters import Filter
-from nsprof.analyse.grouping import HOP_KINDS, group
-from nsprof.analyse.selection import View, sums, view
+from nsprof.analyse.grouping import group
+from nsprof.analyse.selection import HOP_KINDS, Question, View, sums, view
 from nsprof.analyse.stacks import Functions, StackTable, function_table, interrupt_cut, row_categories, stack_table
 from nsprof.model.profile import FrameKind, Profile
 from nsprof.model.results import FlameTree, Measure
@@ -70,21 +70,13 @@ def flame_diff(
 
     `findings` holds each function's verdict, q and interval. Raises ComparisonError as `diff` does.
     """
-    names: dict[str, Any] = {"base_scenario": base_scenario, "new_scenario": new_scenario}
-    common: dict[str, Any] = {
-        "event": event,
-        "per": per,
-        "where": where,
-        "join_contexts": join_contexts,
-        "force": force,
-    }
-    sides = two_sides(base, new, **names, **common, hop=by in HOP_KINDS)
-    _, maps = function_table([base.frames, new.frames])
+    asked = Question(base_scenario, new_scenario, event, per, by, where, join_contexts, force)
+    sides = sides_of(base, new, asked)
+    compared = compare(sides, by=by if by != "run" else None, min_effect=min_effect)
     paths = [
         _paths(v, t, m, by, reverse=reverse, join_contexts=join_contexts)
-        for v, t, m in zip(sides.views, sides.tables, maps, strict=True)
+        for v, t, m in zip(sides.views, sides.tables, sides.maps, strict=True)
     ]
-    compared = diff(base, new, **names, **common, by=by if by != "run" else None, min_effect=min_effect)
     findings = {
         row.name: {
             "verdict": row.verdict,
@@ -113,7 +105,7 @@ class _Paths:
     """Weighted paths of names, root first, in compressed rows; names from `extra` count down from -1."""
 
     offsets: NDArray[np.int64]
-    names: NDArray[np.int64]
+    names: NDArray[np.int32]
     cost: NDArray[np.float64]
     samples: NDArray[np.float64]
     extra: tuple[str, ...]
@@ -148,40 +140,46 @@ def _paths(
     _, _, cut = interrupt_cut(profile)
     lengths = np.diff(profile.stacks.offsets)[stacks] if join_contexts else cut[stacks] + 1
     lengths = np.where(pseudos > 0, 0, lengths)
-    rows = [_ragged(profile.stacks.offsets[stacks], lengths, frame_function[profile.stacks.frames], reverse)]
+    body = frame_function.astype("i4")[_ragged(profile, stacks, lengths, reverse)]
     extra = ("[user]", UNKNOWN_NAME, *labels)
-    heads = []
-    if by:
-        heads.append(-3 - groups)
-    names, offsets = _with_heads(rows[0], lengths, heads, np.where(pseudos > 0, -pseudos, 0))
+    heads = [-3 - groups] if by else []
+    names, offsets = _with_heads(body, lengths, heads, np.where(pseudos > 0, -pseudos, 0))
     return _Paths(offsets, names, cost, samples, extra)
 
 
 def _ragged(
-    starts: NDArray[np.int64], lengths: NDArray[np.int64], values: NDArray[np.int64], reverse: bool
-) -> NDArray[np.int64]:
-    """Concatenated values[start:start+length], each piece turned round unless `reverse` (stacks are leaf first)."""
-    total = int(lengths.sum())
-    piece = np.repeat(np.arange(len(lengths)), lengths)
-    begin = np.cumsum(lengths) - lengths
-    inside = np.arange(total) - begin[piece]
-    at = inside if reverse else lengths[piece] - 1 - inside
-    return values[starts[piece] + at] if total else np.zeros(0, "i8")
+    profile: Profile, stacks: NDArray[np.int64], lengths: NDArray[np.int64], reverse: bool
+) -> NDArray[np.uint32]:
+    """The first `length` frames of each stack, leaf first if `reverse`, else turned round; one after the other."""
+    at = _inside(lengths)
+    if not reverse:
+        np.subtract(np.repeat((lengths - 1).astype("i4"), lengths), at, out=at)
+    at += np.repeat(profile.stacks.offsets[stacks].astype("i4"), lengths)
+    return profile.stacks.frames[at]
+
+
+def _inside(lengths: NDArray[np.int64]) -> NDArray[np.int32]:
+    """0, 1, ... length - 1 for each length, one after the other."""
+    inside = np.arange(int(lengths.sum()), dtype="i4")
+    inside -= np.repeat((np.cumsum(lengths) - lengths).astype("i4"), lengths)
+    return inside
 
 
 def _with_heads(
-    body: NDArray[np.int64], lengths: NDArray[np.int64], heads: Sequence[NDArray[np.int64]], tail: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    body: NDArray[np.int32], lengths: NDArray[np.int64], heads: Sequence[NDArray[np.int64]], tail: NDArray[np.int64]
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """Rows with `heads` before and, where `tail` is not 0, that name after them."""
     full = lengths + len(heads) + (tail != 0)
     offsets = np.zeros(len(lengths) + 1, "i8")
     np.cumsum(full, out=offsets[1:])
-    names = np.empty(int(offsets[-1]), "i8")
+    if len(body) == offsets[-1]:
+        return body, offsets
+    names = np.empty(int(offsets[-1]), "i4")
     for i, head in enumerate(heads):
         names[offsets[:-1] + i] = head
-    piece = np.repeat(np.arange(len(lengths)), lengths)
-    inside = np.arange(len(body)) - (np.cumsum(lengths) - lengths)[piece]
-    names[offsets[:-1][piece] + len(heads) + inside] = body
+    inside = _inside(lengths)
+    inside += np.repeat((offsets[:-1] + len(heads)).astype("i4"), lengths)
+    names[inside] = body
     with_tail = np.flatnonzero(tail)
     names[offsets[1:][with_tail] - 1] = tail[with_tail]
     return names, offsets
@@ -202,8 +200,12 @@ def _tree(
     extra = {label: i for i, label in enumerate(dict.fromkeys(x for side in sides for x in side.extra))}
     rows = []
     for side in sides:
-        to_common = np.array([-1 - extra[x] for x in side.extra], "i8")
-        rows.append(np.where(side.names < 0, to_common[np.maximum(-side.names - 1, 0)], side.names))
+        to_common = np.array([-1 - extra[x] for x in side.extra], "i4")
+        row, pseudo = side.names, np.flatnonzero(side.names < 0)
+        if len(pseudo):
+            row = row.copy()
+            row[pseudo] = to_common[-1 - row[pseudo]]
+        rows.append(row)
     names = np.concatenate(rows)
     shift = np.cumsum([0, *(len(r) for r in rows)])
     offsets = np.concatenate([[0], *(s.offsets[1:] + shift[i] for i, s in enumerate(sides))]).astype("i8")
@@ -237,7 +239,7 @@ def _tree(
 
 
 def _merge(
-    names: NDArray[np.int64], offsets: NDArray[np.int64]
+    names: NDArray[np.int32], offsets: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """(name of each node, its parent, node at which each path ends); node 0 is the root, named the lowest integer."""
     low = int(names.min(initial=0))

@@ -15,12 +15,10 @@ from nsprof.analyse.selection import View
 from nsprof.errors import UsageError
 from nsprof.model.profile import Context, Direction, Profile
 
-__all__ = ["BY", "HOP_KINDS", "Groups", "group"]
+__all__ = ["BY", "Groups", "group"]
 
 #: What can be split by.
 BY = ("netns", "device", "hop", "context", "category", "task", "cpu", "run")
-#: Splits that say for whose packet the CPU worked, which only hop probes know in softirq.
-HOP_KINDS = ("netns", "device", "hop")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,8 @@ from numpy.typing import NDArray
 
 from nsprof.analyse import categories, noise, statistics, trust
 from nsprof.analyse.filters import Filter
-from nsprof.analyse.grouping import HOP_KINDS, group, shares_by_context
-from nsprof.analyse.selection import View, view
+from nsprof.analyse.grouping import group, shares_by_context
+from nsprof.analyse.selection import HOP_KINDS, View, view
 from nsprof.analyse.stacks import (
     Functions,
     StackTable,
@@ -27,7 +28,7 @@ from nsprof.analyse.trust import LOSS_LIMIT, STEAL_LIMIT, SUM_LIMIT
 from nsprof.model.profile import Lateness, Profile, Run
 from nsprof.model.results import CategoryRow, CostReport, FunctionRow, GroupRow, Interval
 
-__all__ = ["LOSS_LIMIT", "STEAL_LIMIT", "SUM_LIMIT", "report"]
+__all__ = ["LOSS_LIMIT", "STEAL_LIMIT", "SUM_LIMIT", "Quality", "quality", "report"]
 
 
 def report(
@@ -76,6 +77,36 @@ def report(
         notes=tuple(notes),
         alarms=tuple(alarms),
     )
+
+
+def quality(profile: Profile, **words: Any) -> Quality:
+    """How far the samples of one scenario can be trusted, without its functions; arguments as in `report`."""
+    by = words.pop("by", None)
+    words.pop("join_contexts", None)
+    chosen = view(profile, **words, hop=by in HOP_KINDS)
+    _, alarms = _trust(chosen)
+    return Quality(
+        chosen.title,
+        len(chosen.runs),
+        int(chosen.count.sum()),
+        _lost(chosen.run_objects),
+        _skid(chosen),
+        _own_share(chosen.run_objects),
+        tuple(alarms),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """See `quality`; fields as in CostReport."""
+
+    title: str
+    runs: int
+    samples: int
+    lost_share: float
+    skid_share: float
+    own_share: float
+    alarms: tuple[str, ...]
 
 
 def _share(chosen: View, mask: NDArray[Any]) -> float:

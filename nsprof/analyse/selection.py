@@ -23,7 +23,9 @@ from nsprof.units import DENOMINATOR_NOUNS
 
 __all__ = [
     "DENOMINATOR_ORDER",
+    "HOP_KINDS",
     "Filter",
+    "Question",
     "View",
     "amount",
     "choose_event",
@@ -42,6 +44,42 @@ DENOMINATOR_ORDER = ("transaction", "operation", "datagram", "kb", "skb", "segme
 _ALIASES = {"packet": "skb", "byte": "kb", "request": "transaction", "s": "second", "kilobyte": "kb"}
 #: Events by which a profile with several is read when none is named.
 _EVENT_ORDER = ("cpu-clock", "cycles", "task-clock", "instructions")
+
+
+#: Splits that say for whose packet the CPU worked, which only hop probes know in softirq.
+HOP_KINDS = ("netns", "device", "hop")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked of two profiles: which scenario of each, which event, per what, which samples, split by what.
+
+    `join_contexts` lets totals run through interrupt entries; `force` compares across CPU architectures.
+    """
+
+    base_scenario: str | None = None
+    new_scenario: str | None = None
+    event: str | None = None
+    per: str | None = None
+    by: str | None = None
+    where: Filter | None = None
+    join_contexts: bool = False
+    force: bool = False
+
+    @property
+    def scenarios(self) -> tuple[str | None, str | None]:
+        """Of the base and of the new side."""
+        return self.base_scenario, self.new_scenario
+
+    @property
+    def hop_split(self) -> bool:
+        """Whether the split is one that hop probes answer."""
+        return self.by in HOP_KINDS
+
+    @property
+    def needs_hop(self) -> bool:
+        """Whether runs with hop probes answer it better."""
+        return self.hop_split or (self.where is not None and self.where.needs_hop)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -78,20 +78,22 @@ class StackTable:
     `cut` is the position of the last frame that counts for totals.
     """
 
-    leaf: NDArray[np.int64]
+    leaf: NDArray[np.int32]
     category: NDArray[np.int8]
     category_late: NDArray[np.int8]
     member: Any  # scipy.sparse.csr_array of ones, shape (functions, stacks)
     cut: NDArray[np.int64]
 
 
-def interrupt_cut(profile: Profile) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+def interrupt_cut(profile: Profile) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]:
     """(stack, position) of every frame in `Stacks.frames`, and per stack the position of its interrupt entry, or of
-    its last frame where there is none."""
+    its last frame where there is none. (32 bits: there are as many as all stacks have frames, which is what memory
+    goes into; a file that has more than fit is refused when it is read.)"""
     stacks, frames = profile.stacks, profile.frames
     lengths = np.diff(stacks.offsets)
-    stack = np.repeat(np.arange(len(stacks)), lengths)
-    position = np.arange(len(stacks.frames)) - stacks.offsets[stack]
+    stack = np.repeat(np.arange(len(stacks), dtype="i4"), lengths)
+    position = np.arange(len(stacks.frames), dtype="i4")
+    position -= np.repeat(stacks.offsets[:-1].astype("i4"), lengths)
     entry = np.array([fold_suffixes(n) in _ENTRIES for n in frames.name], bool) & (frames.kind != FrameKind.USER)
     cut = lengths - 1
     where = np.flatnonzero(entry[stacks.frames])[::-1]
@@ -106,20 +108,20 @@ def stack_table(
     stack, position, cut = interrupt_cut(profile)
     number = len(profile.stacks)
     flat = profile.stacks.frames
-    function = frame_function[flat] if len(flat) else np.zeros(0, "i8")
+    function = frame_function.astype("i4")[flat] if len(flat) else np.zeros(0, "i4")
     inside = position <= cut[stack]
     category, late = categories.stack_categories(
         profile.frames, flat, stack=stack, position=position, inside=inside, stacks=number
     )
-    leaf = np.full(number, -1, "i8")
+    leaf = np.full(number, -1, "i4")
     leaf[stack[position == 0]] = function[position == 0]
-    counted = np.ones(len(flat), bool) if join_contexts else inside
+    del position
+    if not (join_contexts or inside.all()):
+        function, stack = function[inside], stack[inside]
     # Recursion counts once a stack: duplicates are summed, then set to one.
-    member = sparse.csr_array(
-        (np.ones(int(counted.sum()), "f8"), (function[counted], stack[counted])), shape=(functions, number)
-    )
+    member = sparse.csr_array((np.ones(len(stack), "i1"), (function, stack)), shape=(functions, number))
     member.sum_duplicates()
-    member.data[:] = 1.0
+    member.data[:] = 1
     return StackTable(leaf, category, late, member, cut)
 
 

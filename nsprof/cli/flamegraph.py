@@ -106,13 +106,13 @@ def command(files: tuple[str, ...], differential: bool, output: str | None, as_j
 
 def _quality(tree: FlameTree, sides: list[tuple[Profile, str | None, str]], options: dict[str, Any]) -> FlameTree:
     """The tree with a line a side in its head: what was lost, what came late, what nsprof itself cost."""
-    from nsprof import analyse
+    from nsprof.analyse.reporting import quality
     from nsprof.render.flamegraph_text import percent
 
     lines = []
-    words = {name: value for name, value in _common(options).items() if name not in ("reverse", "by")}
+    words = {name: value for name, value in _common(options).items() if name != "reverse"}
     for profile, scenario, title in sides:
-        report = analyse.report(profile, scenario=scenario, **words)
+        report = quality(profile, scenario=scenario, **words)
         said = [
             f"{text} {percent(share)}"
             for text, share in (
