@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 from nsprof import store
+from nsprof.analyse import calibration
 from nsprof.bench import resume
 from nsprof.calibrate import COMMAND, calibrate, plan_pairs, record_pairs
 from nsprof.errors import NsprofError
@@ -32,6 +33,9 @@ def main() -> int:
     parser.add_argument("-o", "--output", help="keep the recorded runs here")
     parser.add_argument("--resume", action="store_true", help="go on with the runs in the output file")
     parser.add_argument("--max-time", type=float, default=0.0, help="start no run after so many seconds")
+    parser.add_argument(
+        "--estimators", action="store_true", help="mean of run costs against ratio of sums (--profile)"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of the order of runs")
     parser.add_argument("command", nargs="*", default=None)
     given = parser.parse_args()
@@ -39,6 +43,8 @@ def main() -> int:
         parser.error("--resume needs the file to go on with: -o FILE")
     try:
         profile = store.load(given.profile) if given.profile else _record(given)
+        if given.estimators:
+            return _estimators(profile, given)
         if not given.profile and _lacking(profile, given):
             return 3
         result = calibrate(
@@ -64,6 +70,20 @@ def _record(given: argparse.Namespace) -> Profile:
     if given.output:
         store.save(profile, given.output)
     return profile
+
+
+def _estimators(profile: Profile, given: argparse.Namespace) -> int:
+    """Of each scenario's runs: time-bound ones, else both estimators are the same."""
+    for name in profile.scenarios:
+        noise = calibration.noise_of(profile, [name])
+        cost = 16 * noise.period / float(noise.units.mean())
+        spread = float(noise.units.std() / noise.units.mean())
+        print(f"{name}: {noise.runs} runs, their number of units spreads by {spread:.1%}")
+        for each in calibration.estimators(noise, true_cost=cost, pairs=given.synthetic, runs=given.runs):
+            for r in (each.silent, each.holding, each.total_holding):
+                print(f"  {r.what}: {r.share:.1%} [{r.low:.1%}, {r.high:.1%}]")
+            print(f"  {each.name}: mean half-width of the total {each.half:.2%}", flush=True)
+    return 0
 
 
 def _lacking(profile: Profile, given: argparse.Namespace) -> bool:

@@ -68,3 +68,26 @@ def test_simulated_profiles_gate_to_the_instruction(tmp_path: Path) -> None:
     more = _nsprof("gate", "a.nsprof", "c.nsprof", "--fail-above", "0%", cwd=tmp_path)
     assert more.returncode == 1, more.stdout
     assert "exact" in more.stdout
+
+
+def test_the_remote_end_can_be_a_guest_behind_virtio_tap_and_bridge(tmp_path: Path) -> None:
+    need("bpf")
+    words = ("bench", "-s", "host,veth-bridge", "-n", "1", "--top", "0", "--remote", "vm", "-o", "r.nsprof")
+    done = _nsprof(*words, "--", "netperf", "-t", "TCP_STREAM", "-l", "2", cwd=tmp_path, timeout=400)
+    assert done.returncode == 0, done.stderr
+    profile = store.load(tmp_path / "r.nsprof")
+    assert any("emulated by QEMU" in note for note in profile.meta["notes"])
+    for run in profile.runs:
+        assert run.denominators["kb"] > 1000
+    described = profile.meta["topology"]["veth-bridge"]
+    assert described["far"] == "vm"
+    # The bytes went through the tap device, and most of them as segments that were not cut up before (GSO).
+    remote = next(i + 1 for i, n in enumerate(profile.namespaces) if n.role == "remote")
+    moved = {
+        c.name: c.delta
+        for c in profile.counters
+        if c.run == 0 and c.namespace == remote and c.scope == "device" and c.device == "tap0"
+    }
+    payload = profile.runs[0].denominators["kb"] * 1024
+    assert moved["tx_bytes"] > 0.95 * payload
+    assert moved["tx_bytes"] / moved["tx_packets"] > 3000
