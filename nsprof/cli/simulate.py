@@ -46,7 +46,7 @@ _WORKLOADS = ("udp-rr", "udp-stream", "tcp-rr", "tcp-stream", "tcp-crr")
     "--cache", default="", metavar="l1d=48k:12,...", help="Model misses of l1d, l1i, l2; 'default': a server."
 )
 @click.option("--boots", type=int, default=0, metavar="N", help="Boots with different seeds (default 1; misses 3).")
-@click.option("--rounds", type=int, default=6, show_default=True, metavar="N", help="Networks tried (hash seeds).")
+@click.option("--rounds", type=int, default=4, show_default=True, metavar="N", help="Networks tried (hash seeds).")
 @click.option("--seed", type=int, default=1, show_default=True, metavar="N", help="First seed.")
 @click.option(
     "--estimate", default="", metavar="l2=80,...", help="ns for each instruction, l1d, l1i, l2 miss: a column."

@@ -75,7 +75,7 @@ class SimulateOptions:
     footprint: bool = False
     caches: tuple[tuple[str, str], ...] = ()
     boots: int = 0
-    rounds: int = 6
+    rounds: int = 4
     seed: int = 1
     mitigations: str = "off"
     modules: Path | None = None

@@ -26,6 +26,7 @@ __all__ = ["GuestJob", "Hops", "Plan", "Step", "archive", "program_files"]
 MODULES = ("veth", "bridge")
 _IP = "/usr/bin/ip"
 _JOB_UNIT = 1 << 18
+_NEIGHBOURS = 520
 _INIT = b"""#!/bin/busybox sh
 export PATH=/bin:/usr/bin:/sbin:/usr/sbin
 mount -t devtmpfs dev /dev; mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t tmpfs run /run
@@ -176,6 +177,9 @@ def _scripts(job: GuestJob) -> dict[str, str]:
     if job.dump_symbols:
         start += ["echo NSPROF ready", "cat /proc/modules /proc/kallsyms | gzip -1 | traffic bulk || fail symbols"]
     else:
+        if job.plan:
+            scripts["neighbours"] = _neighbours(job.plan.family)
+            start.append(f"{_IP} -batch /job/neighbours || fail neighbours")
         start += ["attempt=1", "while :; do"]
         if job.plan:
             start += _plan_lines(job.plan, scripts)
@@ -195,6 +199,15 @@ def _traffic_lines(job: GuestJob) -> list[str]:
     # Removal goes on in the background; sleeping costs nothing here, idle time is skipped.
     remove = f"{_IP} -batch /job/remove || fail removal of namespaces; sleep 1" if job.plan else ":"
     return [line, "case $? in 0) break;; 3) " + remove + ";; *) fail traffic program;; esac"]
+
+
+def _neighbours(family: int) -> str:
+    """The table of neighbours is one for all namespaces, has 8 buckets at first, and grows but never shrinks: so
+    that the scenario's four do not meet in a bucket by chance, many come and go before."""
+    form = "2001:db8::{:x}" if family == 6 else "10.0.{}.{}"
+    places = [form.format(n + 1) if family == 6 else form.format(n >> 8, n & 255) for n in range(_NEIGHBOURS)]
+    adds = [f"neigh add {place} lladdr 02:00:00:00:ff:ff nud permanent dev many\n" for place in places]
+    return "".join(["link add many type veth peer name more\n", "link set many up\n", *adds, "link del many\n"])
 
 
 def _plan_lines(plan: Plan, scripts: dict[str, str]) -> list[str]:
