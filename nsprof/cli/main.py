@@ -11,6 +11,7 @@ import importlib
 import io
 import os
 import signal
+import stat
 import sys
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,22 @@ VERBS: dict[str, tuple[str, str, str]] = {
 _RUNS_COMMANDS = ("record", "bench", "vm", "simulate", "topo", "churn")
 
 
+class _ReaderGone(Exception):
+    """Who read our output has closed it."""
+
+
 class _Verbs(click.Group):
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb; a closed pipe passes click by, which would make it status 1."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise _ReaderGone from error
+        except SystemExit as error:
+            if isinstance(error.__context__, BrokenPipeError):  # rich makes it status 1 as well
+                raise _ReaderGone from error
+            raise
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
 
@@ -156,6 +172,7 @@ def run(argv: list[str] | None = None) -> None:
     words = sys.argv[1:] if argv is None else argv
     debug = "--debug" in words[:2] or bool(os.environ.get("NSPROF_DEBUG"))
     _stand_in_for_closed_streams()
+    _write_whole()
     _never_fail_on_a_character()
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup's ignored SIGHUP stays ignored
@@ -177,7 +194,7 @@ def run(argv: list[str] | None = None) -> None:
             raise
         _say(error)
         status = _failure(words) if error.exit_code == 1 else error.exit_code
-    except BrokenPipeError:
+    except (_ReaderGone, BrokenPipeError):
         # The reader of our stdout went away (head, less q): end as other tools do, without a word.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 128 + signal.SIGPIPE
@@ -240,6 +257,21 @@ def _stand_in_for_closed_streams() -> None:
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
 
+def _write_whole() -> None:
+    """With PYTHONUNBUFFERED, stdout is a raw file, and Python takes a write that was cut short (a full disk) for a
+    whole one: a document would lack its end and the status be 0. A buffer before it writes all or raises.
+    """
+    stream = sys.stdout
+    if isinstance(stream, io.TextIOWrapper) and isinstance(stream.buffer, io.RawIOBase):
+        encoding, errors = stream.encoding, stream.errors
+        sys.stdout = io.TextIOWrapper(
+            io.BufferedWriter(stream.detach()),
+            encoding=encoding,
+            errors=errors,
+            line_buffering=True,
+        )
+
+
 def _never_fail_on_a_character() -> None:
     """What the output's encoding lacks (LANG=C, names that are no UTF-8) is shown in another way, not an error."""
     for stream in (sys.stdout, sys.stderr):
@@ -262,11 +294,19 @@ def _where(error: OSError) -> str:
     try:
         os.write(sys.stdout.fileno(), b"")
         sys.stdout.flush()
+        ours = error.errno == errno.ENOSPC and _is_full(sys.stdout.fileno())
     except OSError:
-        # What is buffered cannot be saved; without this the interpreter would try, and complain, once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return "standard output: cannot be written: "
-    return ""
+        ours = True
+    if not ours:
+        return ""
+    # What is buffered cannot be saved; without this the interpreter would try, and complain, once more.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return "standard output: cannot be written: "
+
+
+def _is_full(descriptor: int) -> bool:
+    """Whether a file cannot grow since its disk is full."""
+    return stat.S_ISREG(os.fstat(descriptor).st_mode) and os.fstatvfs(descriptor).f_bavail == 0
 
 
 def _printable(text: str) -> str:
