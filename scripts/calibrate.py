@@ -36,6 +36,7 @@ def main() -> int:
     parser.add_argument(
         "--estimators", action="store_true", help="mean of run costs against ratio of sums (--profile)"
     )
+    parser.add_argument("--aa", action="store_true", help="A/A pairs drawn from each scenario of any --profile")
     parser.add_argument("--seed", type=int, default=1, help="of the order of runs")
     parser.add_argument("command", nargs="*", default=None)
     given = parser.parse_args()
@@ -43,6 +44,8 @@ def main() -> int:
         parser.error("--resume needs the file to go on with: -o FILE")
     try:
         profile = store.load(given.profile) if given.profile else _record(given)
+        if given.aa:
+            return _drawn(profile, given)
         if given.estimators:
             return _estimators(profile, given)
         if not given.profile and _lacking(profile, given):
@@ -70,6 +73,22 @@ def _record(given: argparse.Namespace) -> Profile:
     if given.output:
         store.save(profile, given.output)
     return profile
+
+
+def _drawn(profile: Profile, given: argparse.Namespace) -> int:
+    """A/A pairs of a recorded or simulated bench: its scenarios' own runs, drawn with replacement."""
+    kept = True
+    for name in profile.scenarios:
+        noise = calibration.noise_of(profile, [name])
+        totals = noise.costs.sum(axis=0)
+        print(
+            f"{name}: {noise.runs} runs, {totals.mean():,.1f} {noise.label}, "
+            f"{totals.min():,.1f} to {totals.max():,.1f}"
+        )
+        for r in calibration.aa_pairs(noise, pairs=given.synthetic, runs=given.runs, what=name):
+            kept = kept and r.kept
+            print(f"  {r.what}: {r.hits}/{r.tries} = {r.share:.1%} [{r.low:.1%}, {r.high:.1%}]", flush=True)
+    return 0 if kept else 1
 
 
 def _estimators(profile: Profile, given: argparse.Namespace) -> int:

@@ -168,6 +168,14 @@ def test_namespaces_and_devices_are_named_as_the_kernel_has_them() -> None:
         assert about["chain"] == "client -> eth0 ~ v0 -> br0 -> w0 ~ eth0 -> server"
 
 
+def test_the_wire_s_ends_have_different_numbers_so_that_its_link_is_told_at_once() -> None:
+    """With one number for both ends the kernel takes its time, up to a second a topology (linkwatch)."""
+    for _ in range(3):
+        with build(TopologySpec("host", pin=False)) as topo:
+            numbers = {d.ifindex for d in topo.devices() if d.name in ("w0", "eth0")}
+            assert len(numbers) == 2
+
+
 def test_the_device_shape_has_the_wire_in_the_container() -> None:
     with standing(TopologySpec("device")) as topo:
         place, device = topo.reference

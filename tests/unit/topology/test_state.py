@@ -117,3 +117,26 @@ def test_an_error_of_the_work_is_raised_in_the_waiting_thread() -> None:
 
     with pytest.raises(TopologyError, match="no"):
         namespaces.apart(work)
+
+
+def test_a_killed_owner_that_nobody_has_waited_for_is_no_owner(run: Path) -> None:
+    made = state.State("abc")
+    made.own()
+    with subprocess.Popen(["sleep", "60"]) as child:
+        made.pid, made.started = child.pid, state.start_time(child.pid)
+        assert made.condition == "in use"
+        child.send_signal(signal.SIGKILL)
+        deadline = time.monotonic() + 5
+        # Not waited for: it is still listed, as a zombie.
+        while made.alive and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert Path(f"/proc/{child.pid}/stat").exists()
+        assert made.condition == "leftover"
+
+
+def test_an_uplink_s_state_survives_the_file(run: Path) -> None:
+    made = state.State("abc", uplink={"name": "eth7", "addresses": ["00ff"], "settings": {"ipv4/conf/eth7/tag": "0"}})
+    made.save(new=True)
+    found = state.load("abc")
+    assert found is not None
+    assert found.uplink == made.uplink
