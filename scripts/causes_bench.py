@@ -15,6 +15,7 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import cycle, islice
@@ -181,6 +182,23 @@ def _table(rows: Sequence[Verdict], head: str) -> str:
     return "\n".join(out) + "\n"
 
 
+def _without(rows: Sequence[Verdict], head: str) -> str:
+    """Pairs without a fault in numbers, and those in which something was found nevertheless."""
+    out = [head, ""]
+    for where in (*dict.fromkeys(v.where for v in rows), ""):
+        some = [v for v in rows if not where or v.where == where]
+        clean = sum(v.first == "-" for v in some)
+        noun = "all together" if not where else "natively" if where == "ns" else f"simulated, {where}"
+        out.append(f"- {noun}: {clean} of {len(some)} without a finding{_exactly(clean, len(some))}")
+    for v in rows:
+        if v.first != "-":
+            sure = "found" if v.sure else "possible"
+            out.append(f"- {v.name} ({v.where}): {v.first} ({sure}), {v.base:,.0f} -> {v.new:,.0f} {v.unit}")
+    answers = Counter(v.answer for v in rows)
+    out.append(f"- what it said: {', '.join(f'{answer}: {n}' for answer, n in answers.most_common())}")
+    return "\n".join(out) + "\n"
+
+
 def _list() -> str:
     out = ["| cause | what it is | needs to agree | limit |", "| --- | --- | --- | --- |"]
     for rule in causes.rules():
@@ -212,6 +230,7 @@ def main() -> int:
     parser.add_argument("--faults", type=Path, metavar="FILE", help="faults described in TOML, scored apart")
     parser.add_argument("--aa", type=int, default=0, metavar="N", help="N pairs without a fault, of all clean sides")
     parser.add_argument("--skip", type=int, default=0, metavar="N", help="leave out the first N (to go on)")
+    parser.add_argument("--seeds", type=int, default=0, metavar="N", help="with --kernel: pairs of N boots, no fault")
     parser.add_argument("--guest", action="store_true", help="faults of the whole machine: run it inside a guest")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
@@ -238,9 +257,14 @@ def main() -> int:
         rows.append(judge(fault, profile, "ns"))
         _print(rows[-1])
     if options.kernel or (options.stored and not options.faults):
-        from tests.causes_simulated import simulated, stored
+        from tests.causes_simulated import seeds, simulated, stored
 
-        pairs = stored(options.stored) if options.stored else simulated(options.kernel, options.only, options.keep)
+        if options.seeds:
+            pairs = seeds(options.kernel, options.seeds, options.keep or options.stored)
+        elif options.stored:
+            pairs = stored(options.stored)
+        else:
+            pairs = simulated(options.kernel, options.only, options.keep)
         for fault, kernel, profile in pairs:
             rows.append(judge(fault, profile, kernel))
             _print(rows[-1])
@@ -249,7 +273,10 @@ def main() -> int:
         (options.keep / "verdicts.json").write_text(json.dumps([asdict(v) for v in rows], indent=1))
     if options.write:
         date = time.strftime("%Y-%m-%d")
-        _write("blind" if options.faults else "measured", _table(rows, f"Measured {date}."))
+        if options.aa or options.seeds:
+            _write("aa", _without(rows, f"Measured {date}."))
+        else:
+            _write("blind" if options.faults else "measured", _table(rows, f"Measured {date}."))
         _write("causes", _list())
     return int(any(v.rank != 1 for v in rows if v.expected != "(nothing)"))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,8 @@ def _one(options: simulate.SimulateOptions, cache: dict[str, Profile]) -> Profil
 def pair_of(fault: Simulated, kernel: str, cache: dict[str, Profile]) -> Profile:
     """One profile with the scenarios "clean" and "fault"."""
     builder = ProfileBuilder()
-    topology, commands = {}, {}
+    topology: dict[str, Any] = {}
+    commands: dict[str, tuple[str, ...]] = {}
     for name, given in (("clean", fault.clean), ("fault", fault.fault)):
         options = _options(kernel, given)
         profile = _one(options, cache)
@@ -144,6 +146,36 @@ def simulated(kernels: Sequence[str], only: Sequence[str], keep: Path | None) ->
                 keep.mkdir(parents=True, exist_ok=True)
                 store.save(profile, keep / f"sim-{kernel.replace(':', '-')}-{fault.name.replace(' ', '_')}.nsprof")
             yield _as_fault(fault), kernel, profile
+
+
+def seeds(kernels: Sequence[str], number: int, keep: Path | None) -> Iterator[tuple[Fault, str, Profile]]:
+    """Pairs without a fault: every two boots of one scenario that differ in nothing but the seed."""
+    for kernel in kernels:
+        for shape in ("host", "veth-bridge"):
+            made: dict[int, Profile] = {}
+            for seed in range(1, number + 1):
+                options = _options(kernel, {"scenarios": (shape,), "seed": seed})
+                try:
+                    made[seed] = _boot(options, keep, f"aa-{kernel.replace(':', '-')}-{shape}-{seed}")
+                except NsprofError as error:
+                    print(f"{shape} on {kernel}, seed {seed}: {error}", file=sys.stderr, flush=True)
+            for one, two in combinations(made, 2):
+                builder = ProfileBuilder()
+                for name, seed in (("clean", one), ("fault", two)):
+                    builder.append(made[seed], rename={shape: name})
+                yield Fault(f"{shape}, seeds {one} and {two}", (), TopologySpec(shape), ()), kernel, builder.build()
+
+
+def _boot(options: simulate.SimulateOptions, keep: Path | None, name: str) -> Profile:
+    """A boot, or what an earlier one has left in `keep`."""
+    path = keep / f"{name}.nsprof" if keep else None
+    if path is not None and path.exists():
+        return store.open_any(path)
+    profile = simulate.profile_of(options, simulate.measure_all(options))
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        store.save(profile, path)
+    return profile
 
 
 def stored(folder: Path) -> Iterator[tuple[Fault, str, Profile]]:

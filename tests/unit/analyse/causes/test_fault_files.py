@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from nsprof.errors import UsageError
-from tests.causes_bed import nobody, nothing
+from tests.causes_bed import Fault, nobody, nothing
 from tests.causes_files import faults_of
 
 
-def read(tmp_path: Path, text: str) -> object:
+def read(tmp_path: Path, text: str) -> tuple[Fault, ...]:
     path = tmp_path / "faults.toml"
     path.write_text(text)
     return faults_of(path)
 
 
 def test_a_fault_is_a_scenario_a_workload_and_what_is_done_to_one_side(tmp_path: Path) -> None:
-    (fault,) = read(  # type: ignore[misc]
+    (fault,) = read(
         tmp_path,
         """
         [[fault]]
@@ -35,6 +35,7 @@ def test_a_fault_is_a_scenario_a_workload_and_what_is_done_to_one_side(tmp_path:
     )
     assert (fault.name, fault.expect, fault.command[2]) == ("small pipe", ("mtu-small",), "TCP_STREAM")
     assert (fault.spec.shape, fault.spec.mtu, fault.spec.offloads) == ("veth-bridge", 1500, {"tso": False})
+    assert fault.clean_spec is not None
     assert fault.clean_spec.shape == "veth-bridge"
     assert fault.apply is not nothing
     assert fault.prepare is nothing
