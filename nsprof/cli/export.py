@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from nsprof.cli.common import open_profile, refuse_own_input
 from nsprof.errors import UsageError
+
+if TYPE_CHECKING:
+    from nsprof.model.profile import Profile
 
 __all__ = ["command"]
 
@@ -39,6 +44,7 @@ _ROOTS = ("scenario", "namespace", "device", "context", "comm", "cpu")
     "--root", "roots", multiple=True, type=click.Choice(_ROOTS), help="folded, speedscope: put this above the stacks."
 )
 @click.option("--marks", is_flag=True, help="folded: kernel frames end in _[k].")
+@click.option("--json", "as_json", is_flag=True, help="Say as JSON on stdout what was written (with -o FILE).")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -51,12 +57,15 @@ def command(
     value: str | None,
     roots: tuple[str, ...],
     marks: bool,
+    as_json: bool,
 ) -> None:
     """Write PROFILE (default: profile.nsprof) in a format that other tools read.
 
     raw, speedscope, flamegraph and chrometrace are py-spy's formats. Nothing is scaled: values are samples, or sums
     of sample periods.
     """
+    if as_json and output == "-":
+        raise UsageError("--json and the export would both write to stdout", "name a file with -o FILE")
     refuse_own_input(output, profile)
     from nsprof.store.exporters import BINARY, export
 
@@ -68,7 +77,7 @@ def command(
                 "--value, --root and --marks mean nothing for flamegraph", "see nsprof flamegraph --help"
             )
         files = () if profile is None else (profile,)
-        ctx.invoke(flamegraph.command, files=files, output=output, event=event, scenario=scenario)
+        ctx.invoke(flamegraph.command, files=files, output=output, event=event, scenario=scenario, as_json=as_json)
         return
     if output == "-" and form in BINARY and sys.stdout.isatty():
         raise UsageError(f"{form} is binary and would garble the terminal", f"add -o FILE, as in -o profile.{form}")
@@ -82,3 +91,30 @@ def command(
 
     with replacing(output) as stream:
         export(opened, form, stream, **options)
+    if as_json:
+        _tell_json(opened, form, output, event, scenario)
+
+
+def _tell_json(profile: Profile, form: str, output: str, event: str | None, scenario: str | None) -> None:
+    import numpy as np
+
+    from nsprof.cli.common import write_json
+
+    samples = profile.samples
+    names = [e.name for e in profile.events]
+    runs = [n for n, run in enumerate(profile.runs) if scenario in (None, run.scenario)]
+    events = [n for n, name in enumerate(names) if event in (None, name)]
+    chosen = samples.count[np.isin(samples.run, runs) & np.isin(samples.event, events)]
+    file = Path(output)
+    write_json(
+        "export",
+        {
+            "file": output,
+            "format": form,
+            "bytes": file.stat().st_size if file.is_file() else None,
+            "events": [event] if event is not None else names,
+            "scenarios": [scenario] if scenario is not None else list(profile.scenarios),
+            "samples": int(chosen.sum()),
+            "notes": [str(note) for note in profile.meta.get("notes", [])],
+        },
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,10 +25,8 @@ _FORMATS = ("perf.data", "perf-script", "folded", "bpftrace", "bcc-profile", "pp
 @click.option("--packets", type=float, metavar="N", help="Packets that each file is about, for costs per packet.")
 @click.option("--kallsyms", type=click.Path(), metavar="FILE", help="perf.data: kernel symbols saved when recording.")
 @click.option("--vmlinux", type=click.Path(), metavar="FILE", help="perf.data: the recorded kernel, with symbols.")
-@click.option(
-    "--strict", is_flag=True, help="Fail on damaged input, instead of keeping what stands before the damage."
-)
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
+@click.option("--strict", is_flag=True, help="Exit with status 1 on damaged input; what stands before it is written.")
+@click.option("--json", "as_json", is_flag=True, help="Say as JSON on stdout what was read (docs/json.md).")
 def command(
     *,
     files: tuple[str, ...],
@@ -39,7 +37,7 @@ def command(
     kallsyms: str | None,
     vmlinux: str | None,
     strict: bool,
-    quiet: bool,
+    as_json: bool,
 ) -> None:
     """Read recordings of other tools and write them as one profile, a run each.
 
@@ -49,14 +47,35 @@ def command(
     """
     from nsprof import store
     from nsprof.cli.common import refuse_own_input
+    from nsprof.errors import ProfileFormatError, UsageError
 
+    if as_json and output == "-":
+        raise UsageError("--json and -o - would both write to stdout", "name a file with -o FILE")
     refuse_own_input(output, *files)
-    options = {"format": form, "packets": packets, "kallsyms": kallsyms, "vmlinux": vmlinux, "strict": strict}
+    options = {"format": form, "packets": packets, "kallsyms": kallsyms, "vmlinux": vmlinux}
     profile = import_all(files, scenario=scenario, **options)
     target = output or f"{'stdin' if files[0] == '-' else files[0]}.nsprof"
     store.save(profile, target, keep_old=True)
-    if quiet:
-        return
+    if as_json:
+        _tell_json(profile, target)
+    else:
+        _tell(profile, target)
+    damaged = [source for source in _sources(profile) if source["damaged"]]
+    if strict and damaged:
+        from nsprof.store.importers import damage_words
+
+        words = damage_words([str(n) for n in profile.meta["notes"]])
+        raise ProfileFormatError(
+            f"{', '.join(str(source['file']) for source in damaged)}: {words}",
+            f"what stands before it is in {target}",
+        )
+
+
+def _sources(profile: Profile) -> list[dict[str, Any]]:
+    return list(profile.meta.get("sources") or [profile.meta["source"]])
+
+
+def _tell(profile: Profile, target: str) -> None:
     from nsprof.render.escape import safe
 
     for note in profile.meta.get("notes", []):
@@ -65,6 +84,56 @@ def command(
         total = int(profile.samples.count.sum())
         click.echo(f"{total:,} samples, {len(profile.stacks):,} stacks: {target}", err=True)
         click.echo(f"next: nsprof report {target}", err=True)
+
+
+def _tell_json(profile: Profile, target: str) -> None:
+    from nsprof.cli.common import write_json
+
+    samples = profile.samples
+    runs = [
+        {
+            "scenario": run.scenario,
+            "file": str(source["file"]),
+            "format": str(source["importer"]),
+            "damaged": bool(source["damaged"]),
+            "samples": int(samples.count[samples.run == number].sum()),
+            "lost_records": max(run.losses.lost_records, 0),
+            "throttled": max(run.losses.throttled, 0),
+            "without_stack": max(run.losses.no_stack, 0),
+        }
+        for source, first, count in _spans(profile)
+        for number, run in enumerate(profile.runs[first : first + count], first)
+    ]
+    events = [
+        {
+            "name": event.name,
+            "unit": event.unit,
+            "samples": int(samples.count[samples.event == number].sum()),
+            "weight": float(samples.weight[samples.event == number].sum()),
+        }
+        for number, event in enumerate(profile.events)
+    ]
+    write_json(
+        "import",
+        {
+            "file": target,
+            "runs": runs,
+            "events": events,
+            "samples": int(samples.count.sum()),
+            "stacks": len(profile.stacks),
+            "frames": len(profile.frames),
+            "notes": [str(note) for note in profile.meta.get("notes", [])],
+        },
+    )
+
+
+def _spans(profile: Profile) -> list[tuple[dict[str, Any], int, int]]:
+    """(source, first run, number of runs) of every file."""
+    sources = _sources(profile)
+    if len(sources) == 1:
+        return [(sources[0], 0, len(profile.runs))]
+    counts = [int(source.get("runs", 1)) for source in sources]
+    return [(s, sum(counts[:i]), n) for i, (s, n) in enumerate(zip(sources, counts, strict=True))]
 
 
 def import_all(files: tuple[str, ...], *, scenario: str | None = None, **options: object) -> Profile:
@@ -87,6 +156,6 @@ def import_all(files: tuple[str, ...], *, scenario: str | None = None, **options
         for file, profile in zip(files, profiles, strict=True)
         for note in profile.meta.get("notes", [])
     ]
-    sources = [dict(p.meta["source"]) for p in profiles]
+    sources = [{**p.meta["source"], "runs": len(p.runs)} for p in profiles]
     merged = merge(profiles)
     return merged.with_(meta={**merged.meta, "notes": notes, "sources": sources})

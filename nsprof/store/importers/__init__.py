@@ -6,13 +6,14 @@ import mmap
 import os
 import sys
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
 from nsprof.errors import ProfileFormatError, UsageError
 from nsprof.model.profile import Profile
 
-__all__ = ["FORMATS", "detect", "import_file"]
+__all__ = ["FORMATS", "damage_words", "detect", "import_file"]
 
 #: format -> what it is
 FORMATS = {
@@ -83,8 +84,7 @@ def import_file(
     profile, damaged = _read(_open(path, forced=format is not None), name, format, _path(kallsyms), _path(vmlinux))
     meta = {**profile.meta, "source": {**profile.meta["source"], "damaged": damaged}}
     if strict and damaged:
-        words = [n for n in meta["notes"] if "damaged" in n or "line" in n or "cut off" in n]
-        raise ProfileFormatError(f"{name}: {'; '.join(words) or 'damaged'}", "without --strict the rest is kept")
+        raise ProfileFormatError(f"{name}: {damage_words(meta['notes'])}", "without strict the rest is kept")
     runs = profile.runs
     if packets is not None:
         from dataclasses import replace
@@ -96,6 +96,12 @@ def import_file(
             for r in runs
         )
     return profile.with_(meta=meta, runs=runs)
+
+
+def damage_words(notes: Sequence[str]) -> str:
+    """Those of an import's notes that say where and how its input is damaged."""
+    words = [n for n in notes if "damaged" in n or "left out" in n or "cut off" in n]
+    return "; ".join(words) or "its input is not whole"
 
 
 def _path(path: Path | str | None) -> Path | None:

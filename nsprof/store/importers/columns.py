@@ -5,6 +5,7 @@ A piece is text[start:end]; no Python object is made for one, only for the disti
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -58,8 +59,7 @@ class Pieces:
     def tolist(self) -> list[bytes]:
         """All of them as bytes."""
         whole = self.data.tobytes()
-        at = self.offsets.tolist()
-        return [whole[a:b] for a, b in zip(at, at[1:], strict=False)]
+        return [whole[a:b] for a, b in itertools.pairwise(self.offsets.tolist())]
 
 
 def positions(text: NDArray[np.uint8], byte: int) -> NDArray[np.int64]:
@@ -80,7 +80,8 @@ def plus_0x(text: NDArray[np.uint8]) -> NDArray[np.int64]:
     """Where `+0x` stands."""
     at = positions(text, 43)
     at = at[at < len(text) - 2]
-    return at[(text[at + 1] == 48) & (text[at + 2] == 120)]
+    found: NDArray[np.int64] = at[(text[at + 1] == 48) & (text[at + 2] == 120)]
+    return found
 
 
 def newlines(text: NDArray[np.uint8]) -> NDArray[np.int64]:
@@ -140,8 +141,10 @@ def repeats(buf: NDArray[np.uint8], start: NDArray[np.int64], end: NDArray[np.in
 
 def records(text: NDArray[np.uint8], at: NDArray[np.int64], width: int) -> NDArray[np.uint8]:
     """The `width` bytes from each position on, a row each; those outside the text are its edge's."""
+    rows: NDArray[np.uint8]
     if len(text) < width:
-        return text[(at[:, None] + np.arange(width)).clip(0, max(len(text) - 1, 0))]
+        rows = text[(at[:, None] + np.arange(width)).clip(0, max(len(text) - 1, 0))]
+        return rows
     inside = at.clip(0, len(text) - width)
     wide = np.ndarray((len(text) - width + 1,), f"V{width}", text, strides=(1,))
     rows = wide[inside].view("u1").reshape(-1, width)

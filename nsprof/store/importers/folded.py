@@ -88,7 +88,9 @@ class _Table:
         start, stop, weight = starts[rows], stop[rows], weight[rows]
         if len(rows) and c.repeats(buf, start, stop):
             which, pieces = c.distinct(buf, start, stop)
-            self._columns(pieces.data, pieces.offsets[:-1], pieces.offsets[1:], np.bincount(which, weights=weight))
+            self._columns(
+                pieces.data, pieces.offsets[:-1], pieces.offsets[1:], np.bincount(which, weights=weight).astype("f8")
+            )
         elif len(rows):
             self._columns(buf, start, stop, weight)
         odd = np.flatnonzero(~usual & (ends > starts))
@@ -128,10 +130,18 @@ class _Table:
         self._keep(number[which], lengths, weight)
 
     def _keep(self, root_first: NDArray[np.uint32], lengths: NDArray[np.int64], weight: NDArray[np.float64]) -> None:
-        """Put stacks away, the last one first: turning all frames round makes each begin with its leaf."""
-        self._flat.append(root_first[::-1])
-        self._lengths.append(lengths[::-1])
-        self._weight.append(weight[::-1])
+        """Put stacks away, each turned round so that it begins with its leaf."""
+        offsets = np.zeros(len(lengths) + 1, "i8")
+        np.cumsum(lengths, out=offsets[1:])
+        flat = np.empty(len(root_first), "u4")
+        for first, last in a.spans(offsets, 1 << 15):
+            low, high = int(offsets[first]), int(offsets[last])
+            mirror = np.repeat(offsets[first:last] + offsets[first + 1 : last + 1] - 1, lengths[first:last])
+            mirror -= np.arange(low, high)
+            flat[low:high] = root_first[mirror]
+        self._flat.append(flat)
+        self._lengths.append(lengths)
+        self._weight.append(weight)
         self.rows += len(lengths)
 
     def _line(self, line: bytes, number: int) -> None:
@@ -169,7 +179,7 @@ class _Table:
         stacks = Stacks(stacks.offsets, flat)
         if not (weight == np.floor(weight)).all():
             notes.append("fractional counts: weights are kept as they are, sample counts are rounded up")
-        weight = np.bincount(stack, weights=weight, minlength=len(stacks))
+        weight = np.bincount(stack, weights=weight, minlength=len(stacks)).astype("f8")
         made = a.Rows(
             event=np.zeros(len(stacks), "u1"),
             stack=np.arange(len(stacks)),
@@ -273,4 +283,5 @@ def _leafward(flat: NDArray[np.uint32], offsets: NDArray[np.int64], entry: NDArr
     at, row = at[outer], row[outer]
     length = at - offsets[row] + 1
     begin = np.cumsum(length) - length
-    return np.arange(int(length.sum())) + np.repeat(offsets[row] - begin, length)
+    where: NDArray[np.int64] = np.arange(int(length.sum())) + np.repeat(offsets[row] - begin, length)
+    return where

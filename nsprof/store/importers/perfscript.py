@@ -19,6 +19,7 @@ from nsprof.store.importers.text import stretches, to_utf8
 
 __all__ = ["import_perf_script", "looks_like"]
 
+_TAIL = 1 << 14
 _INFO = re.compile(rb"# (hostname|os release|cpudesc|arch|cmdline|nrcpus online) : (.*)$")
 
 
@@ -43,6 +44,7 @@ def import_perf_script(buf: memoryview, name: str) -> tuple[Profile, bool]:
     from nsprof.store.importers.scriptcolumns import add_blocks
 
     tables = Tables()
+    buf = _whole_lines(tables, buf)
     beside = False
     for stretch in stretches(buf, b"\n\n"):
         for piece, follows in add_blocks(tables, stretch, beside=beside):
@@ -51,6 +53,20 @@ def import_perf_script(buf: memoryview, name: str) -> tuple[Profile, bool]:
         tables.flush()
     tables.flush(last=True)
     return _profile(tables, name)
+
+
+def _whole_lines(tables: Tables, buf: memoryview) -> memoryview:
+    """The text without a last stack line that was cut off: it has no end and no DSO, and the one before has a DSO."""
+    tail = bytes(buf[-_TAIL:])
+    lines = tail.split(b"\n")
+    last = lines[-1].rstrip()
+    if not last.startswith((b"\t", b" ")) or last.endswith(b")") or header_match(last):
+        return buf
+    before = next((line for line in reversed(lines[1:-1]) if line.startswith((b"\t", b"  "))), b"")
+    if not before.rstrip().endswith(b")"):
+        return buf
+    tables.trouble["stack line cut off at the end of the file, left out with what followed it"] += 1
+    return buf[: len(buf) - len(lines[-1])]
 
 
 def _slowly(tables: Tables, piece: bytes, *, follows: bool) -> None:

@@ -1,7 +1,7 @@
 """Blocks of `perf script` - a header line and its stack, ended by a blank line - read as columns.
 
-Text repeats itself: a line is parsed once for every distinct text without its address and offset, a header's two parts
-(who and what) once each; times and addresses are read by numpy.
+Text repeats itself: a line is parsed once for every distinct text without its address and offset, a header's two
+parts (who and what) once each; times and addresses are read by numpy.
 """
 
 from __future__ import annotations
@@ -200,10 +200,8 @@ def _what(tables: Tables, text: bytes) -> tuple[int, float]:
     if got is None:
         found = header_match(b"x 1 1.000000" + text)
         rest = REST.match(found["rest"]) if found is not None and found.end("time") == 12 else None
-        if rest is None or (rest["period"] is not None) != counted:
-            got = -1
-        else:
-            got = tables.what_of(rest)[0]
+        fits = rest is not None and (rest["period"] is not None) == counted
+        got = tables.what_of(rest)[0] if rest is not None and fits else -1
         if len(tables.what) > MEMO_ROWS:
             tables.what.clear()
         tables.what[counted, key] = got

@@ -37,16 +37,54 @@ def import_speedscope(buf: memoryview, name: str) -> tuple[Profile, bool]:
         raise ProfileFormatError(f"{name}: {len(buf)} bytes of JSON are too many")
     try:
         data = json.loads(to_utf8(bytes(buf)))
+        cut = ""
     except (ValueError, RecursionError) as error:
-        raise ProfileFormatError(f"{name}: its JSON is damaged ({error})") from error
+        data, cut = _before(to_utf8(bytes(buf)), error, name)
     try:
-        return _convert(data, name)
+        return _convert(data, name, cut)
     except (KeyError, TypeError, IndexError, AttributeError, OverflowError, ValueError) as error:
         raise ProfileFormatError(f"{name}: not of speedscope's form ({type(error).__name__}: {error})") from error
 
 
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{},]')
+_MAX_NESTING = 64
+
+
+def _before(raw: bytes, error: Exception, name: str) -> tuple[Any, str]:
+    """(what stands whole before the place where JSON breaks, words about it).
+
+    The text is cut behind the last value that is complete, and what is still open there is closed.
+    """
+    place = getattr(error, "pos", None)
+    failure = ProfileFormatError(f"{name}: its JSON is damaged ({error})")
+    if not isinstance(place, int):
+        raise failure from error
+    text = raw.decode("utf-8", "replace")[:place].encode()
+    opened: list[bytes] = []
+    good: tuple[int, list[bytes]] = 0, []
+    for token in _TOKEN.finditer(text):
+        sign = token[0]
+        if sign in (b"[", b"{"):
+            opened.append(b"]" if sign == b"[" else b"}")
+            if len(opened) > _MAX_NESTING:
+                raise failure from error
+        elif sign in (b"]", b"}"):
+            if not opened or opened.pop() != sign:
+                raise failure from error
+            good = token.end(), opened.copy()
+        elif sign == b"," and opened and opened[-1] == b"]":
+            good = token.start(), opened.copy()
+    end, closing = good
+    try:
+        whole = json.loads(text[:end] + b"".join(reversed(closing)))
+    except ValueError:
+        raise failure from error
+    return whole, f"damaged: its JSON breaks at character {place:,} ({error})"
+
+
 class _Tables:
-    def __init__(self, frames: list[dict[str, Any]]) -> None:
+    def __init__(self, frames: list[dict[str, Any]], *, cut: bool) -> None:
+        self.cut = cut  # frames that are missing are unknown then
         self.table = a.FrameTable()
         self.own = [self._frame(f) for f in frames]
         self.flat: list[int] = []
@@ -68,7 +106,7 @@ class _Tables:
 
     def stack(self, root_first: list[int]) -> int:
         """Number of a stack of frame numbers of the file."""
-        named = [self.own[i] for i in reversed(root_first) if i >= 0 or self._bad(i)]
+        named = [self.own[i] if 0 <= i < len(self.own) else self._missing(i) for i in reversed(root_first)]
         inferred = max((i for i, frame in enumerate(named) if frame[0] in KERNEL_ENTRY), default=-1)
         rows = [
             self.table.add(n, m, FrameKind.KERNEL if i <= inferred and k is FrameKind.UNKNOWN else k, s)
@@ -82,14 +120,26 @@ class _Tables:
             self.offsets.append(len(self.flat))
         return number
 
-    @staticmethod
-    def _bad(index: int) -> bool:
+    def _missing(self, index: int) -> tuple[str, str, FrameKind, str]:
+        if index >= 0 and self.cut:
+            return "[unknown]", "", FrameKind.UNKNOWN, ""
         raise IndexError(f"frame {index}")
 
 
-def _convert(data: dict[str, Any], name: str) -> tuple[Profile, bool]:
-    tables = _Tables(data["shared"]["frames"])
-    for profile in data["profiles"]:
+def _convert(data: dict[str, Any], name: str, cut: str) -> tuple[Profile, bool]:
+    shared = data.get("shared", {}).get("frames", []) if cut else data["shared"]["frames"]
+    tables = _Tables(shared, cut=bool(cut))
+    notes = [f"{cut}; what stands before it was kept"] if cut else []
+    if (
+        cut
+        and data.get("profiles")
+        and len(data["profiles"][-1].get("samples", ())) > len(data["profiles"][-1].get("weights", ()))
+    ):
+        last = data["profiles"][-1]
+        left = len(last["samples"]) - len(last.setdefault("weights", []))
+        last["samples"] = last["samples"][: len(last["weights"])]
+        notes.append(f"damaged: {left} samples have lost their weights and were left out")
+    for profile in data.get("profiles", ()) if cut else data["profiles"]:
         unit = str(profile.get("unit", "none"))
         event = (
             Event("cpu-clock", "ns") if unit in _UNITS else Event("samples", "bytes" if unit == "bytes" else "count")
@@ -120,7 +170,6 @@ def _convert(data: dict[str, Any], name: str) -> tuple[Profile, bool]:
         events=list(tables.events),
         tasks=list(tables.tasks),
     )
-    notes = []
     if tables.open_at_end:
         notes.append(f"damaged: {tables.open_at_end} frames are opened and never closed, or closed out of order")
     run = Run(scenario=str(data.get("name") or Path(name).name), losses=a.no_losses())

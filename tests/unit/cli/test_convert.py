@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
+import resource
+import signal
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import zstandard
 
+from nsprof import store
+from nsprof.store.importers.perfdata import header as h
 from tests.support import REPO
+from tests.unit.cli.json_schema import check, interfaces
+from tests.unit.importers.perfdata_file import Event, PerfData, Sample
 
 DATA = REPO / "tests" / "data" / "importers"
 
@@ -46,14 +56,132 @@ def test_reading_commands_take_other_tools_files_directly() -> None:
     assert sum(int(line.rpartition(b" ")[2]) for line in done.stdout.splitlines()) == 29
 
 
+def _samples(records: bytes, at: int) -> tuple[int, int]:
+    """(samples among whole records, where those end) of perf.data from a place on."""
+    samples = 0
+    while at + 8 <= len(records) and at + struct.unpack_from("<H", records, at + 6)[0] <= len(records):
+        samples += struct.unpack_from("<I", records, at)[0] == 9
+        at += struct.unpack_from("<H", records, at + 6)[0]
+    return samples, at
+
+
+def _zstd_that_breaks() -> tuple[bytes, int]:
+    """(perf.data with five samples in a compressed record and five in another that is damaged, where that is)."""
+    made = PerfData([Event(h.IP | h.TID | h.TIME)])
+    for n in range(5):
+        made.sample(Sample(time=n))
+    records, packer = made.records, zstandard.ZstdCompressor().compressobj()
+    pieces = [packer.compress(records) + packer.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK) for _ in range(2)]
+    pieces[1] = b"\xff" * len(pieces[1])
+    made.records = b"".join(made.pack("IHH", 81, 0, 8 + len(piece)) + piece for piece in pieces)
+    whole = made.file()
+    return whole, whole.index(pieces[1])
+
+
+def _damaged() -> dict[str, tuple[bytes, int, bytes]]:
+    """format -> (a file of it that breaks, samples before that place, words about the place)."""
+    script = (DATA / "udp_rr.script.txt").read_bytes()
+    cut = script.index(b"([kernel", script.index(b"\n\n", 6000) + 150)
+    whole = nsprof("export", DATA / "udp_rr.data", "-f", "pprof").stdout
+    pprof = gzip.decompress(whole)
+    frames = {
+        "shared": {"frames": [{"name": "a"}, {"name": "b"}]},
+        "$schema": "speedscope.app/file-format-schema.json",
+    }
+    threads = [
+        {"type": "sampled", "name": "t", "unit": "none", "samples": [[0, 1]] * 7, "weights": [1] * 7}
+        for _ in range(3)
+    ]
+    speedscope = json.dumps({**frames, "profiles": threads}).encode()
+    data = (DATA / "udp_rr.data").read_bytes()
+    samples, at = _samples(data[:5000], struct.unpack_from("<Q", data, 40)[0])
+    zstd, place = _zstd_that_breaks()
+    return {
+        "perf.data": (data[:5000], samples, f"damaged at {at:#x}: ".encode()),
+        "zstd inside perf.data": (zstd, 5, f"damaged at {place:#x}: ".encode()),
+        "perf script": (script[:cut], script[:cut].count(b"cpu-clock"), b"cut off at the end of the file"),
+        "folded": (b"a;b 3\na;c\na;d 4\n", 7, b"the first is line 2"),
+        "pprof": (pprof[:-30], 29, b"the protobuf message breaks at byte "),
+        "gzip": (whole[:-20], 29, b"the gzip data is cut off"),
+        "speedscope": (speedscope[:-40], 14, b"its JSON breaks at character"),
+        "bpftrace": (b"@[\n    a+1\n    b+2\n]: 3\n@[\n    c+1\n", 3, b"cut off at the end"),
+    }
+
+
 @pytest.mark.parametrize("strict", [False, True])
-def test_damaged_input_is_kept_or_fails_when_strict(strict: bool, tmp_path: Path) -> None:
-    broken, out = tmp_path / "broken", tmp_path / "o.nsprof"
-    broken.write_bytes((DATA / "udp_rr.data").read_bytes()[:5000])
-    done = nsprof("import", broken, "-o", out, *(["--strict"] if strict else []))
-    assert done.returncode == (1 if strict else 0)
-    assert b"cut off" in done.stderr
-    assert out.exists() != strict
+def test_what_stands_before_damage_is_written_and_strict_makes_it_a_failure(strict: bool, tmp_path: Path) -> None:
+    for number, (form, (content, samples, place)) in enumerate(_damaged().items()):
+        broken, out = tmp_path / f"broken{number}", tmp_path / f"{number}.nsprof"
+        broken.write_bytes(content)
+        done = nsprof("import", broken, "-o", out, *(["--strict", "--quiet"] if strict else []))
+        assert done.returncode == (1 if strict else 0), (form, done.stderr)
+        assert place in done.stderr, (form, done.stderr)
+        assert int(store.load(out).samples.count.sum()) == samples, form
+        if strict:
+            error, hint = done.stderr.decode().splitlines()
+            assert error.startswith(f"nsprof: {broken}: ")
+            assert str(out) in hint
+
+
+def test_import_and_export_tell_as_json_what_they_read_and_wrote(tmp_path: Path) -> None:
+    out, folded, csv = tmp_path / "o.nsprof", tmp_path / "f", tmp_path / "o.csv"
+    folded.write_bytes(b"a;b 3\nbad\na;c 4\n")
+    done = nsprof("import", "--json", DATA / "udp_rr.data", folded, "-o", out)
+    assert (done.returncode, done.stderr) == (0, b"")
+    told = json.loads(done.stdout)
+    check(told, interfaces())
+    assert (told["nsprof"], told["file"], told["samples"]) == ("import", str(out), 36)
+    assert [(r["format"], r["samples"], r["damaged"]) for r in told["runs"]] == [
+        ("perf.data", 29, False),
+        ("folded", 7, True),
+    ]
+    assert [(e["unit"], e["samples"]) for e in told["events"]] == [("ns", 29), ("count", 7)]
+    assert "line 2" in " ".join(told["notes"])
+    strict = nsprof("import", "--json", "--strict", folded, "-o", tmp_path / "s.nsprof")
+    assert strict.returncode == 1
+    assert json.loads(strict.stdout)["samples"] == 7
+    for words, samples in (((), 36), (("--scenario", "f"), 7), (("-e", "samples"), 7)):
+        done = nsprof("export", "--json", out, "-f", "csv", "-o", csv, *words)
+        told = json.loads(done.stdout)
+        check(told, interfaces())
+        assert (told["samples"], told["bytes"]) == (samples, csv.stat().st_size)
+    for words in (("import", DATA / "udp_rr.data", "-o", "-"), ("export", out, "-f", "csv")):
+        assert nsprof(*words, "--json").returncode == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("export", "-f", "folded"), ("export", "-f", "pprof"), ("export", "-f", "parquet"), ("report",), ("info",)],
+)
+def test_a_reader_that_goes_away_ends_the_verb_as_sigpipe_would(words: tuple[str, ...]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "nsprof", words[0], str(DATA / "udp_rr.data"), *words[1:]],
+            stdout=write,
+            stderr=subprocess.PIPE,
+            timeout=60,
+        )
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+def test_a_full_disk_is_one_line_and_the_earlier_file_stays(tmp_path: Path) -> None:
+    out = tmp_path / "o"
+    for words in (("import", "-q", "-o", out), ("export", "-f", "csv", "-o", out)):
+        out.write_bytes(b"earlier")
+        done = subprocess.run(
+            [sys.executable, "-m", "nsprof", *map(str, words), str(DATA / "udp_rr.data")],
+            capture_output=True,
+            timeout=60,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)),
+        )
+        assert done.returncode == 1
+        assert done.stderr.decode() == f"nsprof: {out}: cannot be written: File too large\n"
+        assert out.read_bytes() == b"earlier"
+        assert [p.name for p in tmp_path.iterdir()] == ["o"]
 
 
 def test_wrong_words_are_usage_and_leave_nothing(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import struct
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,9 +140,8 @@ class Scan:
         outside, self.damage = self.damage, None  # what was packed before damage outside is still whole
         trouble = ""
         while not trouble:
-            try:
-                chunk = reader.read(_CHUNK)
-            except zstandard.ZstdError as error:
+            chunk, error = _read_some(reader, source)
+            if not chunk and error:
                 trouble = f"compressed records cannot be unpacked ({error})"
                 break
             if not chunk:
@@ -159,6 +159,22 @@ class Scan:
 
     def _trouble(self) -> str:
         return self.damage.what if self.damage is not None else ""
+
+
+def _read_some(reader: Any, source: _Spans) -> tuple[bytes, str]:
+    """(some MB of what is packed, what went wrong behind it). A piece at a time: all before a damaged one is kept."""
+    import zstandard
+
+    made = bytearray()
+    try:
+        while len(made) < _CHUNK:
+            piece = reader.read1(_CHUNK - len(made))
+            if not piece and source.done:
+                break
+            made += piece
+    except zstandard.ZstdError as error:
+        return bytes(made), str(error)
+    return bytes(made), ""
 
 
 class _Ahead:
@@ -204,6 +220,11 @@ class _Spans:
         self._spans = spans
         self._next = 0
         self.position = spans[0][0]
+
+    @property
+    def done(self) -> bool:
+        """Whether all pieces were handed out."""
+        return self._next >= len(self._spans)
 
     def read(self, size: int = -1) -> bytes:
         """The rest of the current piece (a piece is at most 64 KiB, whatever `size` asks for)."""

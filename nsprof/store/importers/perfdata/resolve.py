@@ -244,11 +244,10 @@ class Resolver:
         for low, high in itertools.pairwise([*first.tolist(), len(spaces)]):
             space = self._side.space_of(int(pid[low]), int(time[low]))
             maps, which = space.find(addresses[low:high]) if space else ([], np.zeros(0, "i8"))
-            used = np.flatnonzero(np.bincount(which + 1, minlength=1)[1:]) if maps else []
-            if not len(used):
+            if not maps:
                 continue
             number, base = np.full(len(maps), -1, "i8"), np.zeros(len(maps), "u8")
-            for each in used.tolist():
+            for each in np.flatnonzero(np.bincount(which + 1)[1:]).tolist():
                 where = maps[each]
                 key = where.file, where.build_id or self._head.build_ids.get(where.file, b"")
                 number[each] = files.setdefault(key, len(files))
