@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -154,7 +155,7 @@ class _Engine:
             return None
         against = tuple(s for s in (c.look(self.case) for c in rule.contradictions if self._may(c.kind)) if s)
         base, new, counted = self._inclusive(number)
-        weight = weigh.weigh(base, new, self.totals, counted, exact=self.exact, tested=self._tested())
+        weight = weigh.weigh(base, new, self.totals, counted, exact=self.exact, tested=self.tested)
         own = [s for s in seen if s.own or not self.own_known]
         shown = not self.limits.functions and self._shown(weight, bool(own))
         # How many skbs a unit takes depends on load and pacing too, so that a count alone is no evidence here.
@@ -195,7 +196,8 @@ class _Engine:
             return False
         return weight.shown if supported else weight.alone
 
-    def _tested(self) -> int:
+    @cached_property
+    def tested(self) -> int:
         """How many causes have any samples at all: that many chances to be wrong."""
         there = self.counts[0].sum(axis=1) + self.counts[1].sum(axis=1)
         return len({r for g, n in zip(self.claims.groups, there, strict=True) if n > 0 for r in g})
@@ -419,7 +421,7 @@ class _Engine:
                 f"{t}: {n}" for v, t in zip(self.sides.views, self.sides.titles, strict=True) for n in v.notes
             )
             + tuple(dict.fromkeys(self.notes)),
-            tested=self._tested(),
+            tested=self.tested,
         )
 
     def _unexplained(self, shares: dict[int, tuple[_Array, _Array]]) -> tuple[tuple[str, float], ...]:

@@ -13,6 +13,8 @@ from nsprof.model.results import Suggestion
 
 __all__ = ["command", "suggestion"]
 
+#: What a reader has to fill in.
+_BLANK = re.compile(r"\b(NETNS|DEV)\b")
 #: Tools that show or change the namespace in which they run.
 _IN_NAMESPACE = {"ip", "tc", "ethtool", "bridge", "nft", "nstat", "ss", "sysctl"}
 
@@ -59,8 +61,11 @@ def _simulate(side: Side, base: str, new: str) -> str:
 
 
 def suggestion(tried: Try, place: str, case: Case, again: str) -> Suggestion:
-    """A suggestion with its place filled in, and how to verify that it helped."""
-    return Suggestion(tried.text, _placed(tried.command, place, case), _placed(tried.verify, place, case) or again)
+    """A suggestion with its place filled in, and how to verify that it helped. What verifies can be pasted as it is:
+    where a namespace has no name to enter, the measurement is made once more instead."""
+    verify = _placed(tried.verify, place, case)
+    pasted = verify if verify and not _BLANK.search(verify) else again
+    return Suggestion(tried.text, _placed(tried.command, place, case), pasted)
 
 
 def _placed(words: str, place: str, case: Case) -> str:

@@ -56,3 +56,14 @@ def test_what_verifies_a_rule_is_a_command(rule: Any) -> None:
     for tried in rule.tries:
         if tried.verify:
             assert shlex.split(tried.verify)[0] in {"nstat", "nsprof", "ethtool", "ip", "tc", "ss", "nft", "bridge"}
+
+
+def test_nothing_is_left_to_fill_in_where_it_verifies() -> None:
+    """A namespace that was made for the measurement is gone: then the measurement is made once more."""
+    path = f"memcpy < ip_do_fragment < {TX}"
+    counters = {("netns", "Ip.FragCreates"): (0.0, 3.0), ("netns", "Ip.FragOKs"): (0.0, 1.0)}
+    profile = pair({path: 600.0}, counters=counters)
+    made = profile.with_(meta={**profile.meta, "bench": {"command": ["netperf"]}})
+    (cut,) = explain(made, made, base_scenario="clean", new_scenario="fault").findings
+    assert cut.suggestions[0].command == "ip netns exec NETNS ip link set DEV mtu 1500"
+    assert cut.suggestions[0].verify.startswith("nsprof bench --scenario clean,fault")
