@@ -433,7 +433,7 @@ def test_the_command_line_builds_lists_and_removes() -> None:
         assert made.returncode == 0, made.stderr
         about = json.loads(made.stdout)
         assert about["places"]["c1"]["address"].startswith("2001:2:")
-        rows = json.loads(run("list", "--json").stdout)
+        rows = json.loads(run("list", "--json").stdout)["topologies"]
         assert [(r["shape"], r["condition"]) for r in rows if r["run_id"] == CLI] == [("veth-bridge", "up")]
         assert f"{CLI} " in run("list").stdout
     finally:
