@@ -47,6 +47,7 @@ __all__ = [
     "space_fact",
     "tracked",
     "workload",
+    "xdp_mode",
 ]
 
 
@@ -331,6 +332,15 @@ def mtu_differs() -> Check:
         lambda f: f.get("mtu"),
         lambda space, name, now, before: f"MTU {now} on {name} in {space} (base: {before or 'no such device'})",
         "a device whose MTU differs from base's",
+    )
+
+
+def xdp_mode(mode: str) -> Check:
+    """A device with an XDP program in a mode ("driver", "generic") that base has not."""
+    return space_fact(
+        lambda f: tuple(d for d, m in ((f.get("datapath") or {}).get("xdp") or {}).items() if m == mode),
+        lambda space, now, before: f"XDP in {mode} mode on {', '.join(now)} in {space} (base: none)",
+        f"a device with an XDP program in {mode} mode that base has not",
     )
 
 

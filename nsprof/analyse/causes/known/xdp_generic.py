@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsprof.analyse.causes.look import none_of, space_fact
+from nsprof.analyse.causes.look import none_of, xdp_mode
 from nsprof.analyse.causes.rule import Owned, Rule, Try, words
 
 RULE = Rule(
@@ -20,13 +20,7 @@ RULE = Rule(
         ),
     ),
     signature=words("do_xdp_generic netif_receive_generic_xdp bpf_prog_run_generic_xdp"),
-    checks=(
-        space_fact(
-            lambda f: tuple(d for d, m in ((f.get("datapath") or {}).get("xdp") or {}).items() if m == "generic"),
-            lambda space, now, before: f"generic XDP on {', '.join(now)} in {space} (base: none)",
-            "a device with an XDP program in generic mode that base has not",
-        ),
-    ),
+    checks=(xdp_mode("generic"),),
     contradictions=(none_of("xdp", noun="an XDP program"),),
     tries=(Try("attach in driver mode where the driver can, or use tc", "ip link set dev DEV xdpdrv obj PROG.o"),),
     source="net/core/dev.c netif_receive_generic_xdp()",

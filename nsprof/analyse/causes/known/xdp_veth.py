@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsprof.analyse.causes.look import STREAM, none_of, skbs_per_unit, space_fact
+from nsprof.analyse.causes.look import STREAM, none_of, skbs_per_unit, xdp_mode
 from nsprof.analyse.causes.rule import Owned, Rule, Spread, Try, words
 
 RULE = Rule(
@@ -16,13 +16,7 @@ RULE = Rule(
         Owned(words("veth_xdp_rcv veth_poll"), leaf=True),
     ),
     signature=words("veth_xdp_rcv_skb veth_convert_skb_to_xdp_buff"),
-    checks=(
-        space_fact(
-            lambda f: tuple(d for d, m in ((f.get("datapath") or {}).get("xdp") or {}).items() if m == "driver"),
-            lambda space, now, before: f"XDP in driver mode on {', '.join(now)} in {space} (base: none)",
-            "a device with an XDP program in driver mode that base has not",
-        ),
-    ),
+    checks=(xdp_mode("driver"),),
     # The peer of a veth with XDP loses GSO (veth_set_features and veth_xdp_set): every segment travels alone.
     spread=Spread(
         skbs_per_unit,
