@@ -39,7 +39,7 @@ _WORKLOADS = ("udp-rr", "udp-stream", "tcp-rr", "tcp-stream", "tcp-crr")
 @click.option("--rules", type=int, default=0, metavar="N", help="Netfilter rules that match no packet.")
 @click.option("--routes", type=int, default=0, metavar="N", help="More routes in the host.")
 @click.option("--bridge-ports", type=int, default=0, metavar="N", help="More ports of br0, without traffic.")
-@click.option("--br-nf", is_flag=True, help="bridge-nf-call-iptables=1.")
+@click.option("--br-nf", is_flag=True, help="bridge-nf-call-iptables=1 (IPv6: ip6tables).")
 @click.option("--mitigations", default="off", show_default=True, metavar="WORDS", help="The kernel's mitigations=.")
 @click.option("--footprint", is_flag=True, help="Distinct 64-byte lines of data and text that one packet touches.")
 @click.option(

@@ -14,15 +14,17 @@ if TYPE_CHECKING:
 __all__ = ["check_path", "expected_calls", "skbs_of"]
 
 #: scenario -> times that an skb on the wire is sent over a pair, the wire's own pair included
-_PAIRS = {"host": 1, "device": 1, "macvlan": 1, "ipvlan": 1}
+_PAIRS = {"host": 1, "device": 1, "macvlan": 1, "ipvlan": 1, "netkit": 1}
 
 
 def expected_calls(plan: Plan, options: SimulateOptions) -> dict[tuple[str, ...], int]:
     """Functions (of several, one or the other) -> how often an skb must go through them."""
     forward = "ip6_forward" if plan.family == 6 else "ip_forward"
     found: dict[tuple[str, ...], int] = {("veth_xmit",): _PAIRS.get(plan.name, 2)}
-    if plan.name in ("veth-route", "vrf", "veth-bridge-route", "veth-nat"):
+    if plan.name in ("veth-route", "netkit", "vrf", "veth-bridge-route", "veth-nat"):
         found[(forward,)] = 1
+    if plan.name == "netkit":
+        found[("netkit_xmit",)] = 1
     if plan.name == "veth-bridge":
         found[("br_handle_frame",)] = 1
     if plan.name == "veth-nat":

@@ -26,8 +26,8 @@ class Perturbations:
 
     `rules` netfilter rules that match no packet, on the hook that forwarded packets pass (for shape host: those
     to and from the host); `routes` more routes; `bridge_ports` more ports of br0, without traffic; `br_nf`
-    loads br_netfilter and sets bridge-nf-call-iptables. `offloads` are those of `ethtool -K`, off where False,
-    on both ends of every pair; `mtu` is the containers' MTU where it differs from the wire's.
+    loads br_netfilter and sets bridge-nf-call-iptables (IPv6: -ip6tables). `offloads` are those of `ethtool -K`,
+    off where False, on both ends of every pair; `mtu` is the containers' MTU where it differs from the wire's.
     """
 
     rules: int = 0
@@ -130,8 +130,9 @@ class _Builder:
         gateway: str = "",
         prefix: int = 0,
         after: Callable[[int], list[str]] | None = None,
+        netkit: bool = False,
     ) -> None:
-        """All containers, each with a pair v<i> - eth0."""
+        """All containers, each with a pair v<i> - eth0: of kind veth, or netkit."""
         count = self.spec.containers
         self.containers = count
         mtu = self.mtu(self.extra.mtu or self.inner_mtu or self.spec.mtu)
@@ -140,10 +141,16 @@ class _Builder:
         births, afters = [], []
         for number in range(count):
             name, enslaved = self.names.pair(number), f" master {master}" if master else ""
-            births.append(
-                f"link add {name}{mtu} address {Macs.pair(number)}{enslaved} type veth "
-                f"peer name {ETH}{mtu} address {Macs.container(number)} netns c{number}"
-            )
+            if netkit:  # not by `ip`, which may be too old for it
+                self.steps.append(Step("host", run=(("traffic", "netkit", name, ETH, f"/run/netns/c{number}"),)))
+                if mtu:
+                    births.append(f"link set {name}{mtu}")
+                    self.do(f"c{number}", f"link set {ETH}{mtu}")
+            else:
+                births.append(
+                    f"link add {name}{mtu} address {Macs.pair(number)}{enslaved} type veth "
+                    f"peer name {ETH}{mtu} address {Macs.container(number)} netns c{number}"
+                )
             afters += after(number) if after else [f"link set {name} up"]
         self.do("host", *births)
         for number in range(count):
@@ -168,7 +175,7 @@ def _device(b: _Builder) -> None:
     b.client, b.client_address = "c0", b.addresses.container(0)
 
 
-def _route_to_containers(b: _Builder, *, table: int = 254, master: str = "") -> None:
+def _route_to_containers(b: _Builder, *, table: int = 254, master: str = "", netkit: bool = False) -> None:
     a = b.addresses
     b.host_up(b.names.wire, a.host)
     b.proxy(b.names.wire)
@@ -183,15 +190,21 @@ def _route_to_containers(b: _Builder, *, table: int = 254, master: str = "") -> 
         ]
         if a.family == 6:
             lines.append(f"neigh add proxy {a.container(number)} dev {b.names.wire}")
-            lines.append(f"neigh add proxy {a.remote} dev {name}")
+            if not netkit:
+                lines.append(f"neigh add proxy {a.remote} dev {name}")
         return lines
 
-    b.pairs(a.container, master=master, after=after)
-    b.proxy(*(b.names.pair(n) for n in range(b.spec.containers)))
+    b.pairs(a.container, master=master, after=after, netkit=netkit)
+    if not netkit:
+        b.proxy(*(b.names.pair(n) for n in range(b.spec.containers)))
 
 
 def _veth_route(b: _Builder) -> None:
     _route_to_containers(b)
+
+
+def _netkit(b: _Builder) -> None:
+    _route_to_containers(b, netkit=True)
 
 
 def _veth_bridge(b: _Builder) -> None:
@@ -285,6 +298,7 @@ SHAPES: dict[str, Callable[[_Builder], None]] = {
     "host": _host,
     "device": _device,
     "veth-route": _veth_route,
+    "netkit": _netkit,
     "veth-bridge": _veth_bridge,
     "veth-bridge-route": _veth_bridge_route,
     "veth-nat": _veth_nat,
@@ -316,7 +330,8 @@ def _perturb(b: _Builder) -> None:
         b.do("host", *lines)
     if extra.br_nf:
         b.modules.append("br_netfilter")
-        b.do("host", settings=(("net/bridge/bridge-nf-call-iptables", "1"),))
+        word = "ip6tables" if b.spec.family == 6 else "iptables"
+        b.do("host", settings=((f"net/bridge/bridge-nf-call-{word}", "1"),))
     if extra.rules:
         _rules(b, extra.rules)
     if extra.offloads:
@@ -342,7 +357,7 @@ def _offloads(b: _Builder, offloads: Mapping[str, bool]) -> None:
     b.programs.append("ethtool")
     words = [word for name, on in offloads.items() for word in (name, "on" if on else "off")]
     ends = [("host", b.names.wire), ("remote", ETH)]
-    if b.spec.shape.startswith("veth") or b.spec.shape == "vrf":
+    if b.spec.shape.startswith("veth") or b.spec.shape in ("vrf", "netkit"):
         ends += [end for n in range(b.containers) for end in (("host", b.names.pair(n)), (f"c{n}", ETH))]
     elif b.spec.shape != "host":
         ends = [("remote", ETH), *((f"c{n}", ETH) for n in range(b.containers))]
@@ -364,7 +379,7 @@ def _hops(b: _Builder) -> tuple[Hops, Hops] | None:
     if b.spec.shape in ("host", "device"):
         own = ("c0", b.names.wire) if b.spec.shape == "device" else wire
         return Hops((own,), (far,)), Hops((far,), (own,))
-    if b.spec.shape in ("veth-route", "veth-bridge", "vrf"):
+    if b.spec.shape in ("veth-route", "netkit", "veth-bridge", "vrf"):
         return Hops((near, wire), (pair, far)), Hops((far, pair), (wire, near))
     if b.spec.shape in ("veth-bridge-route", "veth-nat"):
         return Hops((near, wire), (pair, bridge, far)), Hops((far, bridge, pair), (wire, near))

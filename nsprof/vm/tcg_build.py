@@ -22,7 +22,7 @@ from nsprof.vm.cache import locked
 __all__ = ["api_version", "plugin", "sources", "traffic"]
 
 _PLUGIN = ("plugin.c", "tree.c", "symbols.c", "lines.c", "count.h", "qemu_api.h")
-_TRAFFIC = ("traffic.c",)
+_TRAFFIC = ("traffic.c", "netkit.c", "netkit.h")
 _WARNINGS = ("-O2", "-Wall", "-Wextra", "-Werror=implicit-function-declaration")
 
 

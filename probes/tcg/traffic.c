@@ -35,6 +35,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "netkit.h"
 
 #define MARK_BYTES(kind, region) ".byte 0x0f,0x1f,0x84,0x00," #kind "," #region ",0x53,0x4e\n"
 #define MARK(kind, region) __asm__ volatile(MARK_BYTES(kind, region)::: "memory")
@@ -470,6 +471,11 @@ int main(int argc, char **argv)
 		return bulk();
 	if (argc == 3 && !strcmp(argv[1], "seed"))
 		return seed_kernel(argv[2]);
+	if (argc == 5 && !strcmp(argv[1], "netkit")) {
+		if (make_netkit(argv[2], argv[3], argv[4]))
+			die("making netkit pair %s (it wants CONFIG_NETKIT, Linux 6.7)", argv[2]);
+		return 0;
+	}
 	setvbuf(stdout, NULL, _IOFBF, 1 << 16);
 	take_arguments(argv + 1);
 	if (samples > SAMPLES_MAX || size < 1 || size > BUFFER_SIZE || packets < 1) {
