@@ -149,12 +149,12 @@ def measure(observer: Observer, fault: Fault, *, runs: int = 3) -> Profile:
         for stand in order:
             with running(stand.beside, stand.settle_s):
                 run = _window(observer, builder, stand)
+                if stand.name not in builder.meta.setdefault("topology", {}):
+                    builder.meta["topology"][stand.name] = _describe(stand)  # after traffic: what it leaves is seen
             if stand.beside:
                 time.sleep(stand.settle_s)  # the kernel goes on clearing up what ended
             if run.failed:
                 raise RuntimeError(f"{fault.name}, {stand.name}: {run.failed}")
-            if stand.name not in builder.meta.setdefault("topology", {}):
-                builder.meta["topology"][stand.name] = _describe(stand)  # after traffic: what it leaves is seen
     builder.meta["host"] = host.snapshot({}, tools=False)
     return builder.build()
 
