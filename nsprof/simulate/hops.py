@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
+from nsprof.kernelnames import fold_suffixes
 from nsprof.model.profile import Context, Direction
 
 if TYPE_CHECKING:
@@ -20,6 +21,15 @@ __all__ = ["Hop", "hop_of", "hops_are_known"]
 
 #: Below these no packet is in hand until the next reception.
 _LOOPS = ("net_rx_action", "net_tx_action", "__do_softirq", "handle_softirqs", "do_softirq")
+#: A packet is in hand, but one node stands for all that pass.
+_IN_HAND = ("__netif_receive_skb", "netif_receive_skb", "netif_receive_skb_internal")
+#: Below these a received packet is on its way out again, as docs/method.md has it for recorded profiles.
+_FORWARD = frozenset(
+    {
+        *("ip_forward", "ip_forward_finish", "ip6_forward", "ip6_forward_finish"),
+        *("br_forward", "__br_forward", "br_forward_finish", "br_flood", "br_handle_frame", "br_handle_frame_finish"),
+    }
+)
 
 
 class Hop(NamedTuple):
@@ -58,13 +68,19 @@ def hop_of(m: Measurement, node: int, context: Context) -> Hop:
     path = m.output.path(node)
     if hops is None:
         return UNKNOWN
+    forwards = False
     for each in path:
         what = m.output.nodes[each]
         if what.number and what.actor:
             devices = hops[what.actor - 1]
             netns, device = (devices.sent if what.transmits else devices.received)[what.number - 1]
-            return Hop(netns, device, Direction.TX if what.transmits else Direction.RX)
-        if what.name in _LOOPS:
+            received = Direction.FORWARD if forwards else Direction.RX
+            return Hop(netns, device, Direction.TX if what.transmits else received)
+        name = fold_suffixes(what.name)
+        forwards = forwards or name in _FORWARD
+        if name in _IN_HAND:
+            return UNKNOWN
+        if name in _LOOPS:
             return Hop("", "", Direction.BETWEEN) if context == Context.SOFTIRQ else UNKNOWN
     actor = m.output.nodes[path[-1]].actor
     if context != Context.TASK or not actor:

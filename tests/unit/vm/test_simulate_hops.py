@@ -36,6 +36,9 @@ N 14 6 5 0 50 veth_xmit
 N 15 5 6 0 60 asm_sysvec_apic_timer_interrupt
 N 16 0 7 0 70 ret_from_fork_asm
 N 17 2 8 0 80 rcu_core
+N 18 5 9 0 90 ip_forward
+N 19 18 10 0 a0 ip_output
+N 20 4 11 0 b0 __netif_receive_skb
 """
 
 
@@ -71,6 +74,8 @@ def test_every_node_has_the_device_of_its_packet() -> None:
         13: Hop("c0", "eth0", Direction.RX),
         14: Hop("host", "w0", Direction.TX),
     }
+    assert hop_of(m, 19, Context.SOFTIRQ) == Hop("host", "v0", Direction.FORWARD)
+    assert hop_of(m, 20, Context.SOFTIRQ).direction == Direction.UNKNOWN
     assert hop_of(m, 2, Context.TASK) == Hop("c0", "", Direction.TASK)
     assert hop_of(m, 8, Context.TASK) == Hop("remote", "", Direction.TASK)
     assert hop_of(m, 16, Context.SCHED).direction == Direction.UNKNOWN
