@@ -138,7 +138,7 @@ def calibrate(profile: Profile, *, synthetic: int, runs: int, say: Callable[[str
         for samples in INJECTED:
             cost = samples * source.period / float(source.units.mean())
             judge(calibration.injected_pairs(source, true_cost=cost, pairs=synthetic, runs=runs, what=what))
-    for line in _needed(spread, runs, halves):
+    for line in _needed(spread, runs, halves, sum(lengths) / len(lengths)):
         tell(line)
     return Calibration(tuple(lines), all(r.kept for r in rates))
 
@@ -217,7 +217,7 @@ def _numbers(names: Sequence[str], side: str) -> list[int]:
     return sorted(int(n.removeprefix(side)) for n in names if n.removeprefix(side).isdigit())
 
 
-def _needed(spread: float, runs: int, halves: Sequence[float]) -> list[str]:
+def _needed(spread: float, runs: int, halves: Sequence[float], length_s: float) -> list[str]:
     """What it would take to tell 1 % here: the half-width goes with 1 / sqrt(runs)."""
     if not halves:
         return []
@@ -229,4 +229,9 @@ def _needed(spread: float, runs: int, halves: Sequence[float]) -> list[str]:
     more = max(1.0, (middle / 0.01) ** 2)
     if more > 1000:
         return [first, f"a machine whose runs spread by {spread:.0%} cannot tell 1 % apart in any bearable time"]
-    return [first, f"to tell 1 % apart with this spread ({spread:.1%}): about {more * runs:,.0f} runs a side"]
+    minutes = more * runs * length_s / 60
+    return [
+        first,
+        f"to tell 1 % apart with this spread ({spread:.1%}): about {more * runs:,.0f} runs a side, {minutes:,.0f} min "
+        f"in runs of {length_s:.2f} s",
+    ]
