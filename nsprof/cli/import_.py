@@ -54,7 +54,7 @@ def command(
     refuse_own_input(output, *files)
     options = {"format": form, "packets": packets, "kallsyms": kallsyms, "vmlinux": vmlinux}
     profile = import_all(files, scenario=scenario, **options)
-    target = output or f"{'stdin' if files[0] == '-' else files[0]}.nsprof"
+    target = output or f"{'stdin' if files[0] == '-' else files[0].rstrip('/')}.nsprof"
     store.save(profile, target, keep_old=True)
     if as_json:
         _tell_json(profile, target)

@@ -64,6 +64,10 @@ def open_any(path: str | os.PathLike[str], **options: Any) -> Profile:
         raise NsprofError("no such file: '' (an empty word)", "name a profile, or none for profile.nsprof")
     try:
         if name != "-" and place.is_dir():
+            from nsprof.store import importers
+
+            if importers.is_recording(place):
+                return importers.import_file(place, **options)
             raise ProfileFormatError(f"{name} is a directory, not a profile")
         if name != "-" and place.is_file() and is_native(place):
             return load(place)

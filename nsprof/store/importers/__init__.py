@@ -13,7 +13,7 @@ from typing import IO
 from nsprof.errors import ProfileFormatError, UsageError
 from nsprof.model.profile import Profile
 
-__all__ = ["FORMATS", "damage_words", "detect", "import_file"]
+__all__ = ["FORMATS", "damage_words", "detect", "import_file", "is_recording"]
 
 #: format -> what it is
 FORMATS = {
@@ -25,6 +25,7 @@ FORMATS = {
     "pprof": "protobuf profile, gzipped or not",
     "speedscope": "speedscope JSON",
 }
+PERF_MAGIC = (b"PERFILE2", b"2ELIFREP", b"PERFFILE", b"ELIFFREP")
 _HEAD = 1 << 16
 _MAX_UNPACKED = 4 << 30
 _RATIO = 1000
@@ -43,7 +44,7 @@ def detect(source: Path | str | bytes | memoryview) -> str:
 def _detect(head: bytes) -> str:
     from nsprof.store.importers import bpftrace, folded, perfscript, pprof, speedscope
 
-    if head[:8] in (b"PERFILE2", b"2ELIFREP", b"PERFFILE", b"ELIFFREP"):
+    if head[:8] in PERF_MAGIC:
         return "perf.data"
     if head.startswith((b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")):
         head = folded.to_utf8(head)
@@ -71,7 +72,8 @@ def import_file(
     packets: float | None = None,
     strict: bool = False,
 ) -> Profile:
-    """A Profile out of a file of any of FORMATS ("-": standard input), gzip and zstd being unpacked.
+    """A Profile out of a file of any of FORMATS ("-": standard input), gzip and zstd being unpacked, or out of a
+    directory that `perf record --threads` wrote.
 
     `packets` become the denominator "skb" of its run. Damaged input: what stands before the damage is kept and
     `meta["notes"]` says where it broke; `meta["source"]["damaged"]` is then True.
@@ -81,7 +83,11 @@ def import_file(
     name = str(path)
     if format is not None and format not in FORMATS:
         raise UsageError(f"no such format: {format}", f"one of: {', '.join(FORMATS)}")
-    profile, damaged = _read(_open(path, forced=format is not None), name, format, _path(kallsyms), _path(vmlinux))
+    symbols = (_path(kallsyms), _path(vmlinux))
+    if name != "-" and Path(path).is_dir():
+        profile, damaged = _read_directory(Path(path), format, *symbols)
+    else:
+        profile, damaged = _read(_open(path, forced=format is not None), name, format, *symbols)
     meta = {**profile.meta, "source": {**profile.meta["source"], "damaged": damaged}}
     if strict and damaged:
         raise ProfileFormatError(f"{name}: {damage_words(meta['notes'])}", "without strict the rest is kept")
@@ -114,8 +120,6 @@ def _open(path: Path | str, *, forced: bool) -> memoryview:
         return _bounded(sys.stdin.buffer, "standard input", forced)
     where = Path(path)
     try:
-        if where.is_dir():
-            raise ProfileFormatError(f"{where} is a directory", "give the file inside it")
         with where.open("rb") as stream:
             if where.is_file() and where.stat().st_size > 0:
                 return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
@@ -138,6 +142,29 @@ def _bounded(stream: IO[bytes], name: str, forced: bool) -> memoryview:
                 f"{name}: does not end within {limit:,} bytes", "put it into a file, which is read without copying it"
             )
     return memoryview(whole)
+
+
+def _read_directory(
+    where: Path, format: str | None, kallsyms: Path | None, vmlinux: Path | None
+) -> tuple[Profile, bool]:
+    """What `perf record --threads` writes: `data` with the header, and a file of records for each thread."""
+    if not is_recording(where) or format not in (None, "perf.data"):
+        raise ProfileFormatError(f"{where} is a directory, and none that perf record made", "give the file inside it")
+    from nsprof.store.importers.perfdata import import_perf_data
+
+    parts = [p for p in where.iterdir() if p.name.startswith("data.") and p.name[5:].isdigit() and len(p.name) < 12]
+    more = [(p.name, _open(p, forced=True)) for p in sorted(parts, key=lambda p: int(p.name[5:])) if p.stat().st_size]
+    main = _open(where / "data", forced=True)
+    return import_perf_data(main, str(where), more=more, kallsyms=kallsyms, vmlinux=vmlinux)
+
+
+def is_recording(where: Path) -> bool:
+    """Whether a directory is one that `perf record --threads` made."""
+    try:
+        with (where / "data").open("rb") as stream:
+            return stream.read(8) in PERF_MAGIC
+    except OSError:
+        return False
 
 
 def _unknown(name: str) -> ProfileFormatError:

@@ -12,7 +12,8 @@ KERNEL, USER = 2**64 - 128, 2**64 - 512
 
 @dataclass
 class Sample:
-    """One sample; `branches` is a number of entries, `raw` bytes and `stack` a user stack dump."""
+    """One sample; `branches` is a number of entries (or `entries`: their from, to and flags), `raw` bytes and `stack`
+    a user stack dump."""
 
     ip: int = 0xFFFFFFFF81000010
     pid: int = 10
@@ -27,6 +28,10 @@ class Sample:
     stack: int = 0
     values: list[tuple[int, int]] = field(default_factory=list)
     mode: int = 1
+    entries: list[tuple[int, int, int]] = field(default_factory=list)
+    address: int = 0xADD
+    weight: int = 7
+    data_source: int = 8
 
 
 @dataclass
@@ -100,7 +105,7 @@ class PerfData:
         out += q(s.ip) if kind & h.IP else b""
         out += self.pack("ii", s.pid, s.tid) if kind & h.TID else b""
         out += q(s.time) if kind & h.TIME else b""
-        out += q(0xADD) if kind & h.ADDR else b""
+        out += q(s.address) if kind & h.ADDR else b""
         out += q(s.id) if kind & h.ID else b""
         out += q(5) if kind & h.STREAM_ID else b""
         out += self.pack("II", s.cpu, 0) if kind & h.CPU else b""
@@ -111,12 +116,15 @@ class PerfData:
             raw = s.raw + b"\0" * (-(len(s.raw) + 4) % 8)
             out += self.pack("I", len(raw)) + raw
         if kind & h.BRANCH_STACK:
-            out += q(s.branches) + (q(0) if e.branch_sample_type & 1 << 17 else b"") + b"b" * (24 * s.branches)
+            count = len(s.entries) or s.branches
+            out += q(count) + (q(0) if e.branch_sample_type & 1 << 17 else b"")
+            out += b"".join(q(*entry) for entry in s.entries) or b"b" * (24 * s.branches)
+            out += b"c" * 8 * count if e.branch_sample_type & 1 << 19 else b""  # counters of the branches
         out += (q(2) + b"r" * 8 * e.regs.bit_count()) if kind & h.REGS_USER else b""
         if kind & h.STACK_USER:
             out += q(s.stack) + (b"s" * s.stack + q(s.stack) if s.stack else b"")
-        out += q(7) if kind & (h.WEIGHT | h.WEIGHT_STRUCT) else b""
-        out += q(8) if kind & h.DATA_SRC else b""
+        out += q(s.weight) if kind & (h.WEIGHT | h.WEIGHT_STRUCT) else b""
+        out += q(s.data_source) if kind & h.DATA_SRC else b""
         out += q(9) if kind & h.TRANSACTION else b""
         out += (q(2) + b"i" * 8 * e.regs.bit_count()) if kind & h.REGS_INTR else b""
         for bit in (h.PHYS_ADDR, h.CGROUP, h.DATA_PAGE_SIZE, h.CODE_PAGE_SIZE):

@@ -103,3 +103,20 @@ def test_pipe_mode_and_zstd_give_the_same_kind_of_profile(tmp_path: Path) -> Non
         assert not profile.meta["source"]["damaged"]
         assert any(t.comm.startswith("python") for t in profile.tasks)
         assert kernel_leaves(profile)
+
+
+@pytest.mark.parametrize("more", [[], ["-z"]])
+def test_a_directory_that_perf_writes_with_threads_is_read_whole(more: list[str], tmp_path: Path) -> None:
+    need("root", "perf")
+    words = ["record", "-q", "-a", "-e", "cpu-clock", "-g", "-F", "499", "--threads", *more, "-o", "t.dir"]
+    done = perf(tmp_path, *words, "--", sys.executable, "-c", LOAD)
+    if done.returncode or not (tmp_path / "t.dir" / "data.0").exists():
+        pytest.skip(f"perf record --threads cannot record here: {done.stderr.decode(errors='replace').strip()}")
+    script = perf(tmp_path, "script", "-i", "t.dir", "-F", "comm,pid,tid,period,event").stdout.decode()
+    lines = [line.split() for line in script.splitlines() if "cpu-clock" in line]
+    profile = import_file(tmp_path / "t.dir")
+    assert int(profile.samples.count.sum()) == len(lines) > 20
+    assert profile.samples.weight.sum() == sum(int(line[-2]) for line in lines)
+    assert profile.meta["source"]["files"] >= 2
+    assert not profile.meta["source"]["damaged"]
+    assert kernel_leaves(profile)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nsprof import store
 from nsprof.errors import ProfileFormatError
 from nsprof.kernelnames import context_of
 from nsprof.model.profile import Context, FrameKind, Profile
@@ -74,7 +75,7 @@ def layouts(draw: st.DrawFn) -> tuple[PerfData, list[Sample]]:
     event = Event(
         kind,
         read_format=draw(st.sampled_from([0, 3, 16, 8, 8 | 1, 8 | 16])),  # without ids: values stay unused
-        branch_sample_type=draw(st.sampled_from([0, 1 << 17])),
+        branch_sample_type=draw(st.sampled_from([0, 1 << 17, 1 << 19, 1 << 17 | 1 << 19])),
         regs=draw(st.integers(0, 255)),
         size=draw(st.sampled_from([64, 72, 80, 96, 104, 112, 120, 128, 136])),
     )
@@ -335,3 +336,80 @@ def test_vectorised_contexts_are_those_of_kernelnames() -> None:
         user = any(kinds[f] == FrameKind.USER for f in row)
         assert a == context_of(kernel, has_user=user)
         assert b == context_of(kernel, has_user=user, swapper=True)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("weight_kind", [h.WEIGHT, h.WEIGHT_STRUCT])
+@pytest.mark.parametrize("branch_type", [0, 1 << 17, 1 << 19])
+def test_branches_weights_and_data_addresses_are_summed_up_and_said(
+    order: str, weight_kind: int, branch_type: int
+) -> None:
+    kind = h.IP | h.TID | h.TIME | h.ADDR | h.PERIOD | h.BRANCH_STACK | weight_kind | h.DATA_SRC | h.CGROUP
+    made = PerfData([Event(kind, branch_sample_type=branch_type)], order)
+    flags = {"mispredicted": 1, "predicted": 2, "in_transaction": 4, "aborted": 8}
+    l1_load_hit = 2 | (0x2 | 0x8) << 5 | 1 << 33
+    ram_store_miss = 4 | (0x4 | 0x80) << 5
+    entries = [(1, 2, flags["mispredicted"] | 300 << 4), (3, 4, flags["predicted"] | 23 << 4)]
+    made.sample(Sample(entries=entries, weight=100, data_source=l1_load_hit))
+    entries = [(1, 2, flags["in_transaction"] | flags["aborted"])]
+    more = 5 << 32 if weight_kind == h.WEIGHT_STRUCT else 0  # var2_w, another latency
+    made.sample(Sample(entries=entries, weight=23 | more, data_source=l1_load_hit))
+    made.sample(Sample(address=0, weight=0, data_source=ram_store_miss))
+    profile, damaged = read(made.file())
+    source = profile.meta["source"]
+    assert (int(profile.samples.count.sum()), damaged) == (3, False)
+    assert profile.samples.weight.sum() == 3000  # periods: what a branch or a load weighs never gets into the costs
+    assert source["branches"] == {
+        "samples": 2, "entries": 3, "mispredicted": 1, "predicted": 1, "in_transaction": 1, "aborted": 1, "cycles": 323,
+    }  # fmt: skip
+    assert source["sample_weights"] == {"samples": 3, "sum": 123}
+    assert source["data_addresses"] == 2
+    assert source["data_sources"] == {"load L1 hit": 2, "store local RAM miss": 1}
+    assert profile.meta["notes"][0] == (
+        "not kept, only summed up in the metadata: 3 branch entries of 2 samples, the weights of 3 samples, "
+        "the data addresses of 2 samples, the data sources of 3 samples"
+    )
+
+
+def _directory(tmp_path: Path, *, cut: int = 0) -> Path:
+    """As `perf record --threads` writes it: the header and what is no sample in `data`, samples in a file a thread."""
+    made = PerfData([Event(h.IP | h.TID | h.TIME | h.CALLCHAIN)])
+    made.comm(10, 11, "late", time=2_000_000_000)
+    made.comm(10, 11, "early", time=0)
+    place = tmp_path / "t.dir"
+    place.mkdir()
+    (place / "data").write_bytes(made.file())
+    for number, times in enumerate(([1, 5_000_000_000], [2, 3_000_000_000, 4], [])):
+        made.records = b""
+        for time in times:
+            made.sample(Sample(time=time, cpu=number, chain=[KERNEL, 0xFFFFFFFF81000000 + number]))
+        (place / f"data.{number}").write_bytes(made.records[: len(made.records) - (cut if number == 1 else 0)])
+    (place / "data.old").write_bytes(b"no records")
+    return place
+
+
+def test_a_directory_of_threads_is_one_recording(tmp_path: Path) -> None:
+    place = _directory(tmp_path)
+    profile = import_file(place)
+    assert profile.meta["source"]["files"] == 3
+    assert not profile.meta["source"]["damaged"]
+    assert int(profile.samples.count.sum()) == 5
+    comms: Counter[str] = Counter()
+    for task, count in zip(profile.samples.task.tolist(), profile.samples.count.tolist(), strict=True):
+        comms[profile.tasks[task].comm] += count
+    assert comms == {"early": 3, "late": 2}
+    assert int(store.open_any(place).samples.count.sum()) == 5
+
+
+def test_damage_in_a_file_of_a_directory_names_the_file(tmp_path: Path) -> None:
+    profile = import_file(_directory(tmp_path, cut=8))
+    assert profile.meta["source"]["damaged"]
+    assert int(profile.samples.count.sum()) == 4
+    assert any(n.startswith("damaged at data.1, 0x") for n in profile.meta["notes"])
+
+
+def test_a_directory_without_perfs_header_is_no_recording(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(b"a;b 3\n")
+    for call in (import_file, store.open_any):
+        with pytest.raises(ProfileFormatError, match="is a directory"):
+            call(tmp_path)

@@ -7,6 +7,7 @@ keeps what the other records say (`sideband`), and names the addresses of the di
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from nsprof.store.importers import assemble as a
 from nsprof.store.importers.assemble import U64
 from nsprof.store.importers.perfdata import decode as d
 from nsprof.store.importers.perfdata import header as h
+from nsprof.store.importers.perfdata.passed import Passed
 from nsprof.store.importers.perfdata.records import Batch, Scan
 from nsprof.store.importers.perfdata.resolve import CONTEXT_MAX, Resolver, kernel_symbols, modes_of
 from nsprof.store.importers.perfdata.sideband import LOST, LOST_SAMPLES, THROTTLE, UNTHROTTLE, Side, at_times
@@ -39,7 +41,7 @@ class _Gathered:
     chains: d.Chains = field(default_factory=d.Chains)
     bad: int = 0
     unknown_event: int = 0
-    branches: int = 0
+    memory: Passed = field(default_factory=Passed)
     cgroups: Counter[int] = field(default_factory=Counter)
     last_read: dict[int, int] = field(default_factory=dict)
     guessed_period: set[int] = field(default_factory=set)
@@ -52,34 +54,44 @@ class _Gathered:
 
 
 def import_perf_data(
-    buf: memoryview, name: str, *, kallsyms: Path | None = None, vmlinux: Path | None = None
+    buf: memoryview,
+    name: str,
+    *,
+    more: Sequence[tuple[str, memoryview]] = (),
+    kallsyms: Path | None = None,
+    vmlinux: Path | None = None,
 ) -> tuple[Profile, bool]:
     """(profile, whether the file is damaged) of a perf.data file in memory or mapped.
 
+    `more` are the other files of a directory that `perf record --threads` wrote, by name: records without a header.
     What stands before the damage is kept. Raises ProfileFormatError when nothing can be read, when there are no
     samples, or when given symbols do not belong to the recording.
     """
     head = h.parse_header(buf)
     side = Side(head)
-    scan = Scan(buf, head.data_offset, head.data_offset + head.data_size, head.order)
+    scans = [Scan(buf, head.data_offset, head.data_offset + head.data_size, head.order)]
+    scans.extend(Scan(part, 0, len(part), head.order) for _, part in more)
     got = _Gathered()
-    for batch in scan:
-        for at in batch.others:
-            side.add(batch.buf, at)
-        if len(batch.samples):
-            if not head.attrs:
-                raise ProfileFormatError(f"{name}: samples without a description of their event")
-            _decode_batch(batch, head, got)
-    if scan.damage is not None:
-        head.notes.append(f"damaged at {scan.damage.offset:#x}: {scan.damage.what}; what stands before it was kept")
+    for file, scan in zip(("", *(file for file, _ in more)), scans, strict=True):
+        for batch in scan:
+            for at in batch.others:
+                side.add(batch.buf, at)
+            if len(batch.samples):
+                if not head.attrs:
+                    raise ProfileFormatError(f"{name}: samples without a description of their event")
+                _decode_batch(batch, head, got)
+        if scan.damage is not None:
+            where = f"{file}, {scan.damage.offset:#x}" if file else f"{scan.damage.offset:#x}"
+            head.notes.append(f"damaged at {where}: {scan.damage.what}; what stands before it was kept")
+    damaged = any(scan.damage for scan in scans)
     if not head.attrs:
         raise ProfileFormatError(f"{name}: no event is described in it")
     if not got.parts:
-        head.notes.append("no samples" + (" before the damage" if scan.damage else " in it"))
+        head.notes.append("no samples" + (" before the damage" if damaged else " in it"))
         got.parts.append(_no_rows())
     side.settle()
-    profile = _profile(name, head, side, got, scan, kallsyms=kallsyms, vmlinux=vmlinux)
-    return profile, scan.damage is not None or bool(got.bad)
+    profile = _profile(name, head, side, got, scans, kallsyms=kallsyms, vmlinux=vmlinux)
+    return profile, damaged or bool(got.bad)
 
 
 def _no_rows() -> dict[str, NDArray[Any]]:
@@ -142,7 +154,7 @@ def _keep(words: NDArray[Any], cols: d.Columns, which: NDArray[np.int64], head: 
     if not len(rows):
         return
     chain = got.chains.add(words, cols, rows)
-    got.branches += int(cols.branches[rows].sum())
+    got.memory.add(words, cols, rows)
     event = which[rows]
     if cols.period is not None:
         weight = cols.period[rows].astype("f8")
@@ -214,7 +226,7 @@ def _profile(
     head: h.Header,
     side: Side,
     got: _Gathered,
-    scan: Scan,
+    scans: Sequence[Scan],
     *,
     kallsyms: Path | None,
     vmlinux: Path | None,
@@ -239,16 +251,17 @@ def _profile(
         tasks=tasks,
         namespaces=namespaces,
     )
-    notes = [*head.notes, *_notes(head, side, got, scan), kernel.note, *_user_notes(resolver)]
+    notes = [*head.notes, *_notes(head, side, got, scans), kernel.note, *_user_notes(resolver)]
     counts = {
         "chain_addresses": got.chains.addresses,
-        "branch_entries": got.branches,
+        "branch_entries": got.memory.branches,
         "throttle": side.counts[THROTTLE],
         "unthrottle": side.counts[UNTHROTTLE],
         "lost_records": side.counts[LOST],
         "lost_samples_records": side.counts[LOST_SAMPLES],
-        "compressed_bytes": scan.compressed_bytes,
-        "aux_bytes_skipped": scan.skipped_aux_bytes,
+        "compressed_bytes": sum(scan.compressed_bytes for scan in scans),
+        "aux_bytes_skipped": sum(scan.skipped_aux_bytes for scan in scans),
+        "files": len(scans) if len(scans) > 1 else 0,
     }
     features = {k: v for k, v in head.features.items() if k != "cmdline"}
     run = Run(
@@ -260,6 +273,7 @@ def _profile(
         losses=a.no_losses(lost_records=side.lost + side.lost_samples, throttled=side.counts[THROTTLE]),
     )
     meta = a.source_meta("perf.data", name, notes, **counts, **features)
+    meta["source"].update(got.memory.summary())
     if got.cgroups:
         names = {number: side.cgroups.get(number, f"cgroup {number}") for number in got.cgroups}
         meta["cgroups"] = {names[n]: count for n, count in got.cgroups.most_common(1000)}
@@ -412,7 +426,7 @@ def _namespaces(side: Side, columns: dict[str, NDArray[Any]]) -> tuple[NDArray[A
     return out, [Namespace(min(inode, 2**63 - 1)) for inode in table]
 
 
-def _notes(head: h.Header, side: Side, got: _Gathered, scan: Scan) -> list[str]:
+def _notes(head: h.Header, side: Side, got: _Gathered, scans: Sequence[Scan]) -> list[str]:
     notes: list[str] = []
     if side.lost or side.lost_samples:
         notes.append(f"lost: {side.lost} records and {side.lost_samples} samples, by the file's own account")
@@ -427,8 +441,10 @@ def _notes(head: h.Header, side: Side, got: _Gathered, scan: Scan) -> list[str]:
         notes.append(f"{got.unknown_event} samples of an event that the file does not describe were left out")
     if side.bad:
         notes.append(f"damaged: {side.bad} records other than samples are malformed and were left out")
-    if scan.skipped_aux_bytes:
-        notes.append(f"{scan.skipped_aux_bytes} bytes of AUX data (hardware traces) were stepped over")
+    notes.extend(got.memory.notes())
+    skipped = sum(scan.skipped_aux_bytes for scan in scans)
+    if skipped:
+        notes.append(f"{skipped} bytes of AUX data (hardware traces) were stepped over")
     for index in sorted(got.guessed_period):
         attr = head.attrs[index]
         notes.append(

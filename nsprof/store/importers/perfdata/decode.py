@@ -41,6 +41,11 @@ class Columns:
     cgroup: NDArray[np.uint64] | None
     bad: NDArray[np.bool_]
     read: ReadAt | None
+    address: NDArray[np.uint64] | None  # of the data
+    branch_at: NDArray[np.int64]
+    branch_words: int  # from one branch entry to the next
+    latency: NDArray[np.uint64] | None  # PERF_SAMPLE_WEIGHT, or the first part of PERF_SAMPLE_WEIGHT_STRUCT
+    data_source: NDArray[np.uint64] | None
 
 
 @dataclass(slots=True)
@@ -114,8 +119,7 @@ def decode(
     made["ip"] = cursor.u64() if kind & h.IP else zero_u
     made["pid"], made["tid"] = cursor.halves() if kind & h.TID else (zero - 1, zero - 1)
     made["time"] = cursor.u64() if kind & h.TIME else zero_u
-    if kind & h.ADDR:
-        cursor.skip(1)
+    made["address"] = cursor.u64() if kind & h.ADDR else None
     if kind & h.ID:
         made["id"] = cursor.u64()
     if kind & h.STREAM_ID:
@@ -128,7 +132,7 @@ def decode(
         made["chain_len"] = cursor.number()
         made["chain_at"] = cursor.at
         cursor.skip(made["chain_len"])
-    made["branches"], made["cgroup"] = _tail(cursor, attr)
+    made.update(_tail(cursor, attr))
     return Columns(mode=mode, bad=cursor.bad, **made)
 
 
@@ -146,39 +150,41 @@ def _read(cursor: _Cursor, form: int) -> ReadAt:
     return ReadAt(at, np.ones(len(at), "i8"), times + width, 1 + times if form & _READ_ID else 0)
 
 
-def _tail(cursor: _Cursor, attr: h.Attr) -> tuple[NDArray[np.int64], NDArray[np.uint64] | None]:
-    """Everything after the call chain; only its sizes matter, but they prove that the record was understood."""
+def _tail(cursor: _Cursor, attr: h.Attr) -> dict[str, Any]:
+    """Everything after the call chain; sizes of what is not kept prove that the record was understood."""
     kind = attr.sample_type
-    branches = np.zeros(len(cursor.at), "i8")
+    made: dict[str, Any] = {"branches": np.zeros(len(cursor.at), "i8"), "branch_at": cursor.at, "branch_words": 3}
     if kind & h.RAW:
         _sized(cursor, of_32_bits=True)
     if kind & h.BRANCH_STACK:
-        branches = cursor.number()
+        made["branches"] = cursor.number()
         cursor.skip(1 if attr.branch_sample_type & _BRANCH_HW_INDEX else 0)
-        cursor.skip(branches * (4 if attr.branch_sample_type & _BRANCH_COUNTERS else 3))
+        made["branch_at"] = cursor.at
+        cursor.skip(made["branches"] * 3)
+        # The counters of the branches follow all of them, a word each.
+        cursor.skip(made["branches"] if attr.branch_sample_type & _BRANCH_COUNTERS else 0)
     if kind & h.REGS_USER:
         _registers(cursor, attr.regs_user)
     if kind & h.STACK_USER:
         size = _sized(cursor)
         cursor.skip((size > 0).astype("i8"))  # dyn_size is there only when the dump is
-    if kind & (h.WEIGHT | h.WEIGHT_STRUCT):
-        cursor.skip(1)
-    if kind & h.DATA_SRC:
-        cursor.skip(1)
+    latency = cursor.u64() if kind & (h.WEIGHT | h.WEIGHT_STRUCT) else None
+    made["latency"] = latency & U64(0xFFFFFFFF) if latency is not None and kind & h.WEIGHT_STRUCT else latency
+    made["data_source"] = cursor.u64() if kind & h.DATA_SRC else None
     if kind & h.TRANSACTION:
         cursor.skip(1)
     if kind & h.REGS_INTR:
         _registers(cursor, attr.regs_intr)
     if kind & h.PHYS_ADDR:
         cursor.skip(1)
-    cgroup = cursor.u64() if kind & h.CGROUP else None
+    made["cgroup"] = cursor.u64() if kind & h.CGROUP else None
     if kind & h.DATA_PAGE_SIZE:
         cursor.skip(1)
     if kind & h.CODE_PAGE_SIZE:
         cursor.skip(1)
     if kind & h.AUX:
         _sized(cursor)
-    return branches, cgroup
+    return made
 
 
 def _registers(cursor: _Cursor, mask: int) -> None:

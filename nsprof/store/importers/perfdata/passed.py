@@ -1,0 +1,132 @@
+"""What samples hold that a profile has no place for - branches, weights, data addresses: summed up, and said."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nsprof.store.importers.assemble import U64
+from nsprof.store.importers.perfdata.decode import Columns
+
+__all__ = ["Passed", "data_source"]
+
+# struct perf_branch_entry: from, to, and a word of bits of which these are the lowest.
+_MISPREDICTED, _PREDICTED, _IN_TRANSACTION, _ABORTED = 1, 2, 4, 8
+_OPS = ((2, "load"), (4, "store"), (8, "prefetch"), (16, "execute"))
+_LEVELS = (
+    (0x0008, "L1"),
+    (0x0010, "LFB"),
+    (0x0020, "L2"),
+    (0x0040, "L3"),
+    (0x0080, "local RAM"),
+    (0x0300, "remote RAM"),
+    (0x0C00, "remote cache"),
+    (0x1000, "I/O"),
+    (0x2000, "uncached"),
+)
+_LEVEL_NUMBERS = {
+    1: "L1",
+    2: "L2",
+    3: "L3",
+    4: "L4",
+    8: "uncached",
+    9: "CXL",
+    10: "I/O",
+    12: "LFB",
+    13: "RAM",
+    14: "PMEM",
+}
+
+
+def data_source(value: int) -> str:
+    """`load L1 hit` and the like of a PERF_SAMPLE_DATA_SRC (union perf_mem_data_src in uapi/linux/perf_event.h)."""
+    op = "/".join(name for bit, name in _OPS if value & bit) or "access"
+    level = value >> 5 & 0x3FFF
+    where = _LEVEL_NUMBERS.get(value >> 33 & 0xF) or "/".join(name for bits, name in _LEVELS if level & bits)
+    outcome = "hit" if level & 2 else "miss" if level & 4 else ""
+    return " ".join(word for word in (op, where or "unknown level", outcome) if word)
+
+
+@dataclass(slots=True)
+class Passed:
+    """Sums over all samples."""
+
+    branches: int = 0
+    branch_samples: int = 0
+    mispredicted: int = 0
+    predicted: int = 0
+    in_transaction: int = 0
+    aborted: int = 0
+    branch_cycles: int = 0
+    weights: int = 0
+    weight_sum: int = 0
+    addresses: int = 0
+    sources: Counter[int] = field(default_factory=Counter)
+
+    def add(self, words: NDArray[Any], cols: Columns, rows: NDArray[np.int64]) -> None:
+        """Take in some (good) samples."""
+        if cols.branches[rows].any():
+            self._branches(words, cols, rows[cols.branches[rows] > 0])
+        if cols.latency is not None:
+            self.weights += len(rows)
+            self.weight_sum += int(cols.latency[rows].astype("f8").sum())
+        if cols.address is not None:
+            self.addresses += int(np.count_nonzero(cols.address[rows]))
+        if cols.data_source is not None:
+            values, counts = np.unique(cols.data_source[rows], return_counts=True)
+            if len(self.sources) < 100_000:
+                self.sources.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+
+    def _branches(self, words: NDArray[Any], cols: Columns, rows: NDArray[np.int64]) -> None:
+        count = cols.branches[rows]
+        nth = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+        flags = words[np.repeat(cols.branch_at[rows], count) + 3 * nth + 2].astype("u8")
+        self.branches += len(flags)
+        self.branch_samples += len(rows)
+        self.mispredicted += int(np.count_nonzero(flags & U64(_MISPREDICTED)))
+        self.predicted += int(np.count_nonzero(flags & U64(_PREDICTED)))
+        self.in_transaction += int(np.count_nonzero(flags & U64(_IN_TRANSACTION)))
+        self.aborted += int(np.count_nonzero(flags & U64(_ABORTED)))
+        self.branch_cycles += int((flags >> U64(4) & U64(0xFFFF)).sum())
+
+    def summary(self) -> dict[str, Any]:
+        """The sums, for the metadata."""
+        made: dict[str, Any] = {}
+        if self.branches:
+            made["branches"] = {
+                "samples": self.branch_samples,
+                "entries": self.branches,
+                "mispredicted": self.mispredicted,
+                "predicted": self.predicted,
+                "in_transaction": self.in_transaction,
+                "aborted": self.aborted,
+                "cycles": self.branch_cycles,
+            }
+        if self.weights:
+            made["sample_weights"] = {"samples": self.weights, "sum": self.weight_sum}
+        if self.addresses:
+            made["data_addresses"] = self.addresses
+        names: Counter[str] = Counter()
+        for value, count in self.sources.items():
+            names[data_source(value)] += count
+        if names:
+            made["data_sources"] = dict(names.most_common(1000))
+        return made
+
+    def notes(self) -> list[str]:
+        """A line about what a profile does not keep, if there was any of it."""
+        words = []
+        if self.branches:
+            words.append(f"{self.branches:,} branch entries of {self.branch_samples:,} samples")
+        for number, what in (
+            (self.weights, "weights"),
+            (self.addresses, "data addresses"),
+            (sum(self.sources.values()), "data sources"),
+        ):
+            if number:
+                words.append(f"the {what} of {number:,} samples")
+        return [f"not kept, only summed up in the metadata: {', '.join(words)}"] if words else []
