@@ -147,12 +147,9 @@ def _elsewhere(groups: Sequence[Group]) -> list[str]:
 def _totals(kernel: str, groups: Sequence[Group], estimate: Mapping[str, float]) -> Grid:
     base = statistics.median(groups[0].per_unit("instructions"))
     present = [q for q in (*_LINES, *_MISSES) if any(sum(g.per_unit(q)) for g in groups)]
-    columns = [
-        Column("scenario", right=False),
-        Column("instructions"),
-        Column(f"vs {groups[0].scenario}"),
-        Column("%"),
-    ]
+    several = len(groups) > 1
+    columns = [Column("scenario", right=False), Column("instructions")]
+    columns += [Column(f"vs {groups[0].scenario}"), Column("%")] if several else []
     columns += [Column("background", keep=2), Column("loads", keep=4), Column("stores", keep=4)]
     columns += [Column("rep iter.", keep=6), Column("skbs", keep=5), Column("alike", keep=3)]
     columns += [Column(q.replace("-", " "), keep=1) for q in present]
@@ -164,7 +161,8 @@ def _totals(kernel: str, groups: Sequence[Group], estimate: Mapping[str, float])
         first = group.boots[0]
         unit = next(iter(first.denominators.values()))
         row: list[Cell | str] = [group.scenario, Cell(_spread(group.per_unit("instructions")), "bold")]
-        row += ["", ""] if group is groups[0] else [_signed(total - base), f"{(total - base) / base:+.1%}"]
+        if several:
+            row += ["", ""] if group is groups[0] else [_signed(total - base), f"{(total - base) / base:+.1%}"]
         row.append(_number(round(statistics.median(m.background for m in group.boots) * group.scale, 1)))
         row += [_spread(group.per_unit(q)) for q in ("loads", "stores", "rep-iterations")]
         row += [f"{first.denominators.get('skb', 0) / unit:g}", _alike(min(group.boots, key=lambda m: m.modal_share))]
@@ -182,6 +180,7 @@ def _alike(m: Measurement) -> str:
 def _background(groups: Sequence[Group], noun: str) -> list[Part]:
     """What the samples that are not the modal one have more, by kind; and what the column means."""
     lines = []
+    one_kernel = len({g.kernel for g in groups}) == 1
     for group in groups:
         boots = group.boots
         other = sum(m.others.samples - m.others.alike for m in boots)
@@ -189,10 +188,13 @@ def _background(groups: Sequence[Group], noun: str) -> list[Part]:
         for m in boots:
             kinds.update({kind.name: kind.instructions for kind in m.others.kinds})
         if other:
-            held = ", ".join(f"{name} {_signed(count / other)}" for name, count in kinds.most_common() if count)
-            total = sum(kinds.values()) / other
+            held = ", ".join(
+                f"{name} {_signed(round(count / other))}" for name, count in kinds.most_common() if count
+            )
             samples = sum(m.others.samples for m in boots)
-            lines.append(f"{group.title}: {other} of {samples} samples hold {_signed(round(total))} each: {held}")
+            total = _signed(round(sum(kinds.values()) / other))
+            name = group.scenario if one_kernel else group.title
+            lines.append(f"{name}: {other} of {samples} samples hold {total} each: {held}")
     if not lines:
         return []
     meaning = (

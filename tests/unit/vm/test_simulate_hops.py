@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import platform
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,10 +13,12 @@ import pytest
 from nsprof.errors import VmError
 from nsprof.model.profile import Context, Direction
 from nsprof.model.scenario import TopologySpec
-from nsprof.simulate import Measurement
+from nsprof.render.tables import markdown
+from nsprof.simulate import Measurement, SimulateOptions
 from nsprof.simulate.background import OWN_PATH, background_of, kind_of
 from nsprof.simulate.hops import Hop, hop_of, hops_are_known
 from nsprof.simulate.plans import plan_for
+from nsprof.simulate.report import document, report_parts
 from nsprof.vm.guest_minimal import GuestJob, _scripts
 from nsprof.vm.tcg_machine import _check_modules
 from nsprof.vm.tcg_output import parse
@@ -117,6 +121,23 @@ def test_the_leafmost_function_that_tells_decides() -> None:
     assert kind_of(("pick_next_task", "__schedule", "entry_SYSCALL_64")) == "kernel threads"
     assert kind_of(("ip_rcv", "entry_SYSCALL_64")) == OWN_PATH
     assert kind_of(()) == OWN_PATH
+
+
+def test_report_says_what_the_background_is_and_that_another_kernel_runs() -> None:
+    ticked = USUAL | {15: 700, 16: 50}
+    m = _measured("veth-route", "".join(_sample(i, c) for i, c in enumerate((USUAL, ticked, USUAL, USUAL))))
+    kernel: Any = SimpleNamespace(spec="debian:6.1", release="6.1.0-none")
+    m = replace(m, kernel=kernel, modal_share=0.75, denominators={"transaction": 2.0, "skb": 4.0}, seed=1)
+    text = markdown(report_parts(SimulateOptions(kernels=("debian:6.1",)), [m], limit=0, estimate={}))
+    assert "veth-route: 1 of 4 samples hold +750 each: timers +700, kernel threads +50" in text
+    assert "3 of 4" in text
+    assert f"Simulated 6.1.0-none; this machine runs {platform.release()}." in text
+    assert "It comes by the guest's clock" in text
+    (row,) = document(SimulateOptions(kernels=("debian:6.1",)), [m])["scenarios"]
+    assert row["background"] == [750 / 4 / 2]
+    assert row["background_kinds"] == [
+        {"timers": {"samples": 1, "instructions": 700}, "kernel threads": {"samples": 1, "instructions": 50}}
+    ]
 
 
 def test_a_luckier_network_that_was_seen_is_told() -> None:
