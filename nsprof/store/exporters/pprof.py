@@ -8,7 +8,7 @@ from typing import IO, Any
 import numpy as np
 
 from nsprof import __version__
-from nsprof.model.profile import Context, Profile
+from nsprof.model.profile import Context, Direction, Lateness, Profile
 from nsprof.store.exporters.select import (
     device_name,
     dso_of,
@@ -27,7 +27,7 @@ _NO_CPU = 0xFFFF
 
 def write(profile: Profile, stream: IO[bytes], *, event: str | None = None, scenario: str | None = None) -> None:
     """Every sampled event as two sample types, `<event>_samples/count` and `<event>/<unit>`, for `samples` and the
-    event itself when there is one only; labels say namespace, device, context, task and cpu.
+    event itself when there is one only; labels say namespace, device, direction, context, task, cpu, lateness, run.
 
     Weights are whole numbers in this format: fractions are rounded.
     """
@@ -101,7 +101,7 @@ class _Message:
 
     def _samples(self, samples: Any, sampled: list[int]) -> bytes:
         """Sample messages; rows that differ only in what this format does not hold are added up."""
-        names = ("stack", "event", "run", "cpu", "task", "task_ns", "hop_ns", "hop_dev", "context", "slice")
+        names = "stack event run cpu task task_ns hop_ns hop_dev context slice hop_dir hop_depth lateness".split()
         columns = [np.asarray(getattr(samples, n), "i8") for n in names]
         place = {event: i for i, event in enumerate(sampled)}
         stacks = [
@@ -120,7 +120,7 @@ class _Message:
         return b"".join(out)
 
     def _label(self, *key: int) -> bytes:
-        run, cpu, task, task_ns, hop_ns, hop_dev, context, second = key
+        run, cpu, task, task_ns, hop_ns, hop_dev, context, second, direction, depth, lateness = key
         profile = self.profile
         tgid, pid, comm = thread_of(profile, task)
         words = {
@@ -130,8 +130,11 @@ class _Message:
             "device": device_name(profile, hop_dev),
             "context": Context(context).name.lower(),
             "comm": comm,
+            "direction": Direction(direction).name.lower() if direction else "",
+            "lateness": Lateness(lateness).name.lower() if lateness != Lateness.UNKNOWN else "",
         }
-        numbers = {"pid": tgid, "tid": pid, "second": second, **({"cpu": cpu} if cpu != _NO_CPU else {})}
+        numbers = {"pid": tgid, "tid": pid, "second": second, "depth": depth, "run": run}
+        numbers |= {"cpu": cpu} if cpu != _NO_CPU else {}
         out = [_bytes(3, _number(1, self.string(k)) + _number(2, self.string(v))) for k, v in words.items() if v]
         out += [
             _bytes(3, _number(1, self.string(k)) + _varint(3 << 3) + _varint(v))

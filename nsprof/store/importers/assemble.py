@@ -310,7 +310,8 @@ def assemble(
         **rows.extra,
     }
     samples = aggregate(columns)
-    samples = replace(samples, lateness=np.full(len(samples), Lateness.UNKNOWN, "u1"))
+    if "lateness" not in columns:
+        samples = replace(samples, lateness=np.full(len(samples), Lateness.UNKNOWN, "u1"))
     if rows.time_ns is not None and length and not run.duration_s:
         run = replace(run, duration_s=float(int(rows.time_ns.max()) - int(rows.time_ns.min())) / 1e9)
     losses = replace(run.losses, seen=int(np.asarray(count, "f8").sum()))

@@ -11,7 +11,17 @@ from typing import Any
 import numpy as np
 
 from nsprof.errors import ProfileFormatError
-from nsprof.model.profile import Context, Device, Event, FrameKind, Namespace, Profile, Run
+from nsprof.model.profile import (
+    Context,
+    Device,
+    Direction,
+    Event,
+    FrameKind,
+    Lateness,
+    Namespace,
+    Profile,
+    Run,
+)
 from nsprof.store.importers import assemble as a
 from nsprof.store.importers.perfdata.header import event_unit
 from nsprof.store.importers.text import kernel_dso
@@ -280,13 +290,14 @@ def _sample(raw: bytes, message: _Message) -> tuple[list[int], list[int], dict[s
 
 
 class _Labels:
-    """What labels say, as columns: cpu, task, task_ns, hop_ns, hop_dev, context, scenario, slice."""
+    """What labels say, as columns: cpu, task, task_ns, hop_ns, hop_dev, context, run, slice, hop_dir, hop_depth,
+    lateness."""
 
     def __init__(self) -> None:
         self.tasks: dict[tuple[int, int, str], int] = {}
         self.namespaces: dict[str, int] = {}
         self.devices: dict[tuple[int, str], int] = {}
-        self.scenarios: dict[str, int] = {}
+        self.runs: dict[tuple[str, int], int] = {}
         self.seen = False
 
     def add(self, label: dict[str, str | int]) -> tuple[int, ...]:
@@ -302,9 +313,11 @@ class _Labels:
         hop_dev = self.devices.setdefault((hop_ns, device), len(self.devices)) + 1 if device else 0
         words = Context.__members__
         context = words.get(str(label.get("context", "")).upper(), Context.UNKNOWN) if "context" in label else -1
-        scenario = self.scenarios.setdefault(str(label.get("scenario", "")), len(self.scenarios))
-        cpu = min(number("cpu", 0xFFFF), 0xFFFF)
-        return cpu, task, task_ns, hop_ns, hop_dev, int(context), min(scenario, 0xFFFF), number("second")
+        run = self.runs.setdefault((str(label.get("scenario", "")), number("run")), len(self.runs))
+        direction = Direction.__members__.get(str(label.get("direction", "")).upper(), Direction.UNKNOWN)
+        lateness = Lateness.__members__.get(str(label.get("lateness", "")).upper(), Lateness.UNKNOWN)
+        where = (min(number("cpu", 0xFFFF), 0xFFFF), task, task_ns, hop_ns, hop_dev, int(context))
+        return (*where, min(run, 0xFFFF), number("second"), int(direction), min(number("depth"), 255), int(lateness))
 
     def _namespace(self, name: str | int) -> int:
         return self.namespaces.setdefault(str(name), len(self.namespaces)) + 1 if name else 0
@@ -346,7 +359,7 @@ def _profile(name: str, got: _Gathered, notes: list[str]) -> Profile:
     flat, offsets, rows, counts, labelled = got.flat, got.offsets, got.rows, got.counts, got.labelled
     stacks, of_row = a.unique_stacks(np.array(flat, "u4"), np.array(offsets, "i8"))
     table = np.array(rows, "i8").reshape(-1, 3)
-    where = np.array(labelled, "i8").reshape(-1, 8)
+    where = np.array(labelled, "i8").reshape(-1, 11)
     events: list[Event] = []
     scale = np.ones(len(message.types))
     number = np.zeros(len(message.types), "u1")
@@ -366,7 +379,7 @@ def _profile(name: str, got: _Gathered, notes: list[str]) -> Profile:
     stack = of_row[table[:, 0]] if len(table) else table[:, 0]
     context = np.where(where[:, 5] >= 0, where[:, 5], plain[stack] if len(stack) else 0)
     guess = np.where(known >= 0, known, np.ceil(np.abs(weight)) if _counts_itself(events) else 1)
-    names = sorted(labels.scenarios, key=lambda k: labels.scenarios[k]) or [""]
+    names = [scenario for scenario, _ in labels.runs] or [""]
     made = a.Rows(
         event=number[table[:, 1]],
         stack=stack,
@@ -379,7 +392,15 @@ def _profile(name: str, got: _Gathered, notes: list[str]) -> Profile:
         events=events,
         tasks=list(labels.tasks),
         namespaces=[_namespace(n) for n in labels.namespaces],
-        extra={"run": where[:, 6], "hop_ns": where[:, 3], "hop_dev": where[:, 4], "slice": where[:, 7]},
+        extra={
+            "run": where[:, 6],
+            "hop_ns": where[:, 3],
+            "hop_dev": where[:, 4],
+            "slice": where[:, 7],
+            "hop_dir": where[:, 8],
+            "hop_depth": where[:, 9],
+            "lateness": where[:, 10],
+        },
     )
     run = Run(
         scenario=names[0] or Path(name).name,

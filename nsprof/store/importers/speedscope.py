@@ -178,7 +178,7 @@ def _convert(data: dict[str, Any], name: str, cut: str) -> tuple[Profile, bool]:
     return a.assemble(rows, frames, stacks, run=run, meta=meta), bool(notes)
 
 
-_THREAD = re.compile(r'(?:.*: )?(?:Thread (?:0x)?)(\d{1,18}) "(.*)"')
+_THREAD = re.compile(r'(?:.*: )?(?:Thread (?:0x)?)(\d{1,18}) "(.*)"', re.DOTALL)
 
 
 def _task(name: str) -> tuple[int, int, str]:

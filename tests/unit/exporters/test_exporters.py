@@ -14,15 +14,17 @@ import subprocess
 import tempfile
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 from hypothesis import given, settings
 
 from nsprof.errors import EvidenceError, UsageError
-from nsprof.model.profile import Context, Event, Profile
+from nsprof.model.profile import Context, Event, FrameKind, Profile
 from nsprof.store.exporters import FORMATS
 from nsprof.store.importers import detect, import_file
 from nsprof.store.importers.folded import import_folded
@@ -264,6 +266,80 @@ def test_pprof_round_trip_keeps_scenarios_namespaces_and_devices() -> None:
         return made
 
     assert split(got) == split(profile)
+
+
+def test_pprof_round_trip_keeps_runs_directions_depths_lateness_and_sources() -> None:
+    profile = sample_profile()
+    depth = np.array([0, 1, 2, 0, 3], "u1")
+    profile = profile.with_(samples=replace(profile.samples, hop_depth=depth, run=np.array([0, 0, 1, 2, 2], "u2")))
+    got, _ = import_pprof(memoryview(gzip.decompress(written(profile, "pprof"))), "t")
+
+    def rows(p: Profile) -> Counter[tuple[object, ...]]:
+        made: Counter[tuple[object, ...]] = Counter()
+        s = p.samples
+        for row in range(len(s)):
+            stack = tuple(
+                zip(*((c[f] for f in p.stacks[int(s.stack[row])]) for c in (p.frames.name, p.frames.source)))
+            )
+            columns = (int(c[row]) for c in (s.hop_dir, s.hop_depth, s.lateness, s.context))
+            made[stack, p.runs[s.run[row]].scenario, int(s.run[row]), *columns] += int(s.count[row])
+        return made
+
+    assert [r.scenario for r in got.runs] == ["host", "veth-bridge", "veth-bridge"]
+    assert rows(got) == rows(profile)
+
+
+def test_pprof_round_trip_keeps_events_and_units_apart() -> None:
+    plain = sample_profile()
+    events = (
+        Event("cpu-clock", "ns"),
+        Event("cycles", "cycles"),
+        Event("cache-misses", "misses"),
+        Event("net:x", "count"),
+    )
+    samples = replace(plain.samples, event=np.array([0, 1, 2, 3, 3], "u1"), weight=np.array([5e6, 3e9, 23, 2, 3]))
+    profile = plain.with_(events=events, samples=samples)
+    got, _ = import_pprof(memoryview(gzip.decompress(written(profile, "pprof"))), "t")
+
+    def totals(p: Profile) -> dict[tuple[str, str], tuple[float, int]]:
+        return {
+            (e.name, e.unit): (
+                float(p.samples.weight[p.samples.event == n].sum()),
+                int(p.samples.count[p.samples.event == n].sum()),
+            )
+            for n, e in enumerate(p.events)
+        }
+
+    assert totals(got) == totals(profile)
+
+
+@pytest.mark.parametrize("unit", ["ns", "misses", "count"])
+def test_folded_round_trip_keeps_weights_fractions_and_kernel_marks(unit: str) -> None:
+    profile = sample_profile()
+    weight = np.array([23.5, 1, 4, 2.25, 3])
+    profile = profile.with_(events=(Event("e", unit),), samples=replace(profile.samples, weight=weight))
+    raw = written(profile, "folded", value="weight", marks=True)
+    assert written(profile, "raw", value="weight", marks=True) == raw
+    got, damaged = import_folded(memoryview(raw), "t")
+    assert not damaged
+    assert float(got.samples.weight.sum()) == 33.75
+    kinds = {n.partition(" (")[0]: int(k) for n, k in zip(got.frames.name, got.frames.kind, strict=True)}
+    assert kinds["udp_rcv"] == kinds["veth_xmit"] == kinds["bpf_prog_x"] == FrameKind.KERNEL
+    assert kinds["main"] == kinds["work"] == FrameKind.UNKNOWN  # folded text cannot say that code is not the kernel's
+    by_name = {tuple(n.partition(" (")[0] for n, _, _ in stack): v for stack, v in by_stack(got).items()}
+    assert by_name == {tuple(n for n, _, _ in stack): v for stack, v in by_stack(profile).items()}
+
+
+@pytest.mark.parametrize(("unit", "back"), [("ns", ("cpu-clock", "ns")), ("count", ("samples", "count"))])
+def test_speedscope_round_trip_keeps_sources_lines_and_the_kind_of_unit(unit: str, back: tuple[str, str]) -> None:
+    profile = sample_profile().with_(events=(Event("e", unit),))
+    got, damaged = import_speedscope(memoryview(written(profile, "speedscope")), "t")
+    assert not damaged
+    assert (got.events[0].name, got.events[0].unit) == back
+    assert float(got.samples.weight.sum()) == pytest.approx(33.5e6)
+    sources = dict(zip(got.frames.name, got.frames.source, strict=True))
+    assert (sources["udp_rcv"], sources["work"]) == ("net/ipv4/udp.c:12", "work.py:7")
+    assert {t.comm for t in got.tasks} == {t.comm for t in profile.tasks}
 
 
 def test_pprof_of_others_with_inlined_functions_and_unpacked_numbers() -> None:
