@@ -66,6 +66,8 @@ def command(*, form: str | None, output: str | None, limit: int, **given: Any) -
 
     Counts are exact and the same on every machine; they are modelled figures, never mixed with measured time.
     Without --kernel the newest kernel at hand is taken (/boot, nsprof's cache, else Debian's).
+    In the table, 'alike' counts the samples that are the one shown, to the instruction; 'background' is what the mean
+    sample has besides: timers, RCU, kernel threads, which come by the guest's clock and not by the packet.
 
     \b
     nsprof simulate --kernel debian:6.1
