@@ -232,6 +232,6 @@ def _needed(spread: float, runs: int, halves: Sequence[float], length_s: float) 
     minutes = more * runs * length_s / 60
     return [
         first,
-        f"to tell 1 % apart with this spread ({spread:.1%}): about {more * runs:,.0f} runs a side, {minutes:,.0f} min "
-        f"in runs of {length_s:.2f} s",
+        f"to tell 1 % apart with this spread ({spread:.1%}): about {more * runs:,.0f} runs a side, "
+        f"{minutes:,.0f} min in runs of {length_s:.2f} s",
     ]
