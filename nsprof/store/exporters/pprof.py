@@ -101,7 +101,21 @@ class _Message:
 
     def _samples(self, samples: Any, sampled: list[int]) -> bytes:
         """Sample messages; rows that differ only in what this format does not hold are added up."""
-        names = "stack event run cpu task task_ns hop_ns hop_dev context slice hop_dir hop_depth lateness".split()
+        names = [
+            "stack",
+            "event",
+            "run",
+            "cpu",
+            "task",
+            "task_ns",
+            "hop_ns",
+            "hop_dev",
+            "context",
+            "slice",
+            "hop_dir",
+            "hop_depth",
+            "lateness",
+        ]
         columns = [np.asarray(getattr(samples, n), "i8") for n in names]
         place = {event: i for i, event in enumerate(sampled)}
         stacks = [
