@@ -178,13 +178,6 @@ static __always_inline int hop(void *address, void *device, int place)
 	ledger_device(&key, device);
 	read_at(&mtu, device, OFF_net_device_mtu);
 	length = SKB(skb, u32, len);
-#ifdef NO_READS
-	if (!place && is_local(skb, address, device, key.inode))
-		key.detail |= LOCAL;
-	key.detail |= UNREAD | (u64)CHECKSUM_STATE(skb) << 7 | (u64)mtu << 32;
-	book(&key, length, 1, 0);
-	return 0;
-#endif
 	header =
 	    SKB(skb, void *, data); /* where the receive core begins, the link's header is off */
 	if (place != 2) {
@@ -195,6 +188,13 @@ static __always_inline int hop(void *address, void *device, int place)
 			header = network;
 		}
 	}
+#ifdef NO_READS
+	if (!place && is_local(skb, address, device, key.inode))
+		key.detail |= LOCAL;
+	key.detail |= UNREAD | (u64)CHECKSUM_STATE(skb) << 7 | (u64)mtu << 32;
+	book(&key, length, 1, 0);
+	return 0;
+#endif
 	payload = look(header, SKB(skb, u16, protocol), length, &key.detail);
 	segments = ledger_segments(skb, &size, payload);
 	if (size)

@@ -36,6 +36,8 @@ BUDGET_SHARE = 0.02
 _LOOK_S = 0.25
 #: Probes that calibration attaches, those that are hit by a datagram over loopback on any kernel.
 _CALIBRATED = ("queue", "xmit", "receive", "_copy_from_iter", "_copy_to_iter", "enqueue_to_backlog")
+#: Rungs that are measured together: on return it is more, by the ratio of what is assumed.
+_RUNGS = (("tp_btf", "raw_tp"), ("fentry", "fexit"), ("kprobe_multi",), ("kprobe", "kretprobe"))
 #: Assumed before calibration, and for rungs that the calibration's packets do not hit: twice what was ever measured.
 _ASSUMED_NS = {
     "tp_btf": 200.0,
@@ -44,6 +46,7 @@ _ASSUMED_NS = {
     "fexit": 400.0,
     "kprobe": 600.0,
     "kretprobe": 1000.0,
+    "kprobe_multi": 500.0,
 }
 
 
@@ -186,7 +189,7 @@ class Ledger:
         try:
             self._gate(True)
             with Echo() as work:
-                for rungs in (("tp_btf", "raw_tp"), ("fentry", "fexit"), ("kprobe", "kretprobe")):
+                for rungs in _RUNGS:
                     if used & set(rungs):
                         self._calibrate(work, rungs, seconds)
         finally:
@@ -194,12 +197,15 @@ class Ledger:
             self._gate(False)
             self._clear()
 
-    def _calibrate(self, work: Callable[[], None], rungs: tuple[str, str], seconds: float) -> None:
+    def _calibrate(self, work: Callable[[], None], rungs: tuple[str, ...], seconds: float) -> None:
         """On the entry rungs; a return costs more (docs/probes/calls.md), by the ratio of what is assumed."""
         chosen = [probe for probe in self.probes if probe.name in _CALIBRATED and probe.found is not None]
         attached: list[Attached] = []
+        batches = [group for group in self._groups if "kprobe_multi" in rungs]
 
         def on() -> None:
+            for group in batches:
+                group.attach_batches([probe for probe in chosen if probe in group.probes])
             for probe in chosen:
                 codes = {rung: code for rung, code in probe.codes.items() if rung in rungs}
                 if codes and probe.found is not None:
@@ -208,6 +214,8 @@ class Ledger:
         def off() -> None:
             while attached:
                 attached.pop().close()
+            for probe in chosen:
+                probe.detach()
 
         try:
             self._clear()
@@ -230,9 +238,8 @@ class Ledger:
 
     def _attach(self) -> None:
         begun = time.perf_counter()
-        for probe in self.probes:
-            if not probe.shed and probe.attached is None:
-                probe.attach()
+        for group in self._groups:
+            group.attach()
         self.attach_s = time.perf_counter() - begun
 
     def _gate(self, open_: bool) -> None:
@@ -280,7 +287,7 @@ class Ledger:
             f"over its budget of {self.budget_share * 100:g} %; counted until then only: {probe.lost}"
         )
         with self._lock:
-            probe.detach()
+            next(group for group in self._groups if probe in group.probes).remove(probe)
         self.shed.append(name)
         self._say(f"probe {name} {probe.shed}")
 

@@ -5,6 +5,9 @@ The ladder loads and attaches; probes are held by file descriptors alone: whatev
 
 from __future__ import annotations
 
+import errno
+import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nsprof.collect import btf, ladder, ladder_attach, loader, loader_syscall, trials
+from nsprof.collect.ladder_batch import attach_batch, load_batch
 from nsprof.collect.ladder_count import with_slot
 from nsprof.collect.ledger_names import EVENTS, FUNCTIONS, Event, Function, function_named
 from nsprof.errors import PreflightError, ProbeError
@@ -40,6 +44,8 @@ VALUE = np.dtype([("calls", "u8"), ("bytes", "u8"), ("segments", "u8"), ("payloa
 FIRST_FUNCTION = 100
 STACK_DEPTH = 127
 _ENTRIES, _STACKS, _SLOTS, _LOST = 16_384, 8_192, 16, 15
+#: Room for functions: one number for all sets of them, since each is a compilation of its own.
+_FUNCTION_SLOTS = 64
 #: BPF_F_REUSE_STACKID: a colliding stack replaces the older one, so that the table never fills up.
 _STACK_FLAGS = 1 << 10
 
@@ -88,7 +94,7 @@ def sources(
     sk_buff has another shape.
     """
     common = _defines(types) | ({} if reads else {"DIRECT_LOADS": 1, "NO_READS": 1})
-    slots = max((functions or len(_table(types))) + 1, _SLOTS)
+    slots = max((functions or len(_table(types))) + 1, _FUNCTION_SLOTS)
     own = {"LEDGER_SLOTS": slots, "LEDGER_LOST": slots - 1}
     return {
         # One flavour is compiled, that of the rung which is granted: plain loads cost a third of the helper's.
@@ -150,7 +156,7 @@ def _rule_defines(types: btf.TypeTable) -> dict[str, int | str]:
 class Probe:
     """One probe of the ledger; `slot` counts its hits. `codes` is what the ladder takes: instructions by rung.
 
-    `details` are the verifier's words where it refused.
+    `details` are the verifier's words where it refused. `alone`: the kernel refused it as one of a batch.
     """
 
     name: str
@@ -160,17 +166,18 @@ class Probe:
     found: ladder.Found | None = None
     codes: Mapping[str, bytes] = field(default_factory=dict)
     function: Function | None = None
-    attached: ladder.Attached | None = None
+    attached: ladder.Attached | Batch | None = None
     rung: str = "none"
     reason: str = ""
     details: str = ""
     hits: int = 0
     attach_ms: float = 0.0
     shed: str = ""
+    alone: bool = False
 
     def attach(self) -> None:
         """Attach on the best rung, unless it was refused before; a refusal is kept as the reason."""
-        if self.found is None:
+        if self.found is None or self.attached is not None:
             return
         with ladder_attach.undisturbed():
             try:
@@ -199,12 +206,93 @@ class Probe:
 
 
 @dataclass(slots=True)
+class Batch:
+    """Probes with one program, attached and detached in one go (nsprof/collect/ladder_batch.py)."""
+
+    members: list[Probe]
+    fds: list[int]
+
+    def close(self) -> None:
+        """Detach all of them. Calling it twice is harmless."""
+        while self.fds:
+            os.close(self.fds.pop())
+
+
+def batched(probe: Probe) -> bool:
+    """Whether a batch can do for the probe what its own rungs can.
+
+    Not where the arguments are wanted on return: fexit has them, and a batch has the result alone.
+    """
+    returns = probe.function is not None and probe.function.result
+    wants_arguments = returns and probe.function is not None and probe.function.body in ("sent", "got")
+    on_trap = {"kprobe", "kretprobe"} & set(probe.codes)
+    return bool(on_trap and not wants_arguments and not probe.alone and probe.found and probe.found.symbols)
+
+
+@dataclass(slots=True)
 class Group:
-    """The probes of one compiled program with its maps. Close it."""
+    """The probes of one compiled program with its maps; `loaded` are the programs of batches. Close it."""
 
     program: loader.Program | None
     probes: list[Probe]
     slots: int = _SLOTS
+    loaded: dict[str, int] = field(default_factory=dict)
+    batches: bool = True
+
+    def attach(self) -> None:
+        """Attach all that are neither shed nor refused: in batches where the kernel grants them, else one by one."""
+        waiting = [probe for probe in self.probes if not probe.shed and probe.attached is None]
+        self.attach_batches(waiting)
+        for probe in waiting:
+            probe.attach()
+
+    def attach_batches(self, probes: Sequence[Probe]) -> None:
+        """Attach those of the probes that can be in a batch, one batch a program."""
+        kinds: dict[tuple[str, bool], list[Probe]] = {}
+        for probe in filter(batched, probes):
+            assert probe.function is not None  # noqa: S101 - only functions are
+            kinds.setdefault((probe.function.body, probe.function.result), []).append(probe)
+        for members in kinds.values():
+            if self.batches and not self._attach_batch(members) and len(members) > 1 and self.batches:
+                for probe in members:  # one that is closed to it is refused with all others
+                    self._attach_batch([probe])
+
+    def _attach_batch(self, members: list[Probe]) -> bool:
+        function, program = members[0].function, self.program
+        assert function is not None and program is not None  # noqa: S101 - these have both
+        begun = time.perf_counter()
+        places = [(address, p.slot) for p in members if p.found for _, _, address in p.found.symbols]
+        with ladder_attach.undisturbed():
+            try:
+                if function.body not in self.loaded:
+                    code = program.code(f"probed_{function.body}")
+                    self.loaded[function.body] = load_batch(code, name=f"nsprof_{function.body}")
+                fds = [attach_batch(self.loaded[function.body], places, on_return=function.result)]
+            except (OSError, ProbeError) as error:
+                if isinstance(error, OSError) and error.errno == errno.EOPNOTSUPP:
+                    self.batches = False  # not this kernel's (CONFIG_FPROBE)
+                if len(members) == 1:
+                    members[0].alone = True  # the ladder will say why, where it finds no other rung
+                return False
+            batch = Batch(members, fds)
+            for probe in members:
+                probe.attached, probe.rung = batch, "kprobe_multi"
+        for probe in members:
+            probe.attach_ms = (time.perf_counter() - begun) * 1e3 / len(members)
+            probe.reason = "; ".join(probe.found.notes if probe.found else ())
+        return True
+
+    def remove(self, probe: Probe) -> None:
+        """Detach one for good; those that shared its batch are attached anew, and miss what passes meanwhile."""
+        batch = probe.attached
+        probe.detach()
+        if isinstance(batch, Batch):
+            others = [each for each in batch.members if each is not probe]
+            for each in others:
+                each.attached = None
+            if others and not self._attach_batch(others):
+                for each in others:
+                    each.attach()
 
     def map(self, name: str, key: object, value: object, entries: int) -> loader_syscall.MapReader:
         """A reader of one of the program's maps."""
@@ -243,6 +331,8 @@ class Group:
         """Detach all and unload. Calling it twice is harmless."""
         for probe in self.probes:
             probe.detach()
+        while self.loaded:
+            os.close(self.loaded.popitem()[1])
         if self.program is not None:
             self.program.close()
             self.program = None
