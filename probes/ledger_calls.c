@@ -6,7 +6,8 @@
  * counter of hits and `what`.
  *
  * skb0..skb2  the skb is argument 0..2; bytes are its length
- * chain       nft_do_chain(pktinfo, chain); segments are the rules of that chain
+ * chain       nft_do_chain(pktinfo, chain); segments are the rules of that chain; detail: bit 0
+ *             there are RULES_MAX or more
  * hook        nf_hook_slow(skb, state, entries, first); segments are the functions hooked there;
  *             detail: bits 0-7 the hook, 8-15 the protocol family
  * len1, len2  argument 1 or 2 is the number of bytes; the namespace is the current task's
@@ -160,6 +161,7 @@ static __always_inline int on_chain(void *ctx, void *info, void *chain)
 {
 	struct ledger_key key = {};
 	void *address = 0, *state = 0;
+	u64 known;
 
 	if (!begin(ctx, &key))
 		return 0;
@@ -167,7 +169,9 @@ static __always_inline int on_chain(void *ctx, void *info, void *chain)
 	probe_read_at(&state, info, NFT_nft_pktinfo_state);
 	OPEN_SKB(skb, address);
 	owner(skb, &key);
-	book(&key, SKB(skb, u32, len), rules_of(chain, state));
+	known = rules_of(chain, state);
+	key.detail = known >= RULES_MAX;
+	book(&key, SKB(skb, u32, len), known);
 	return 0;
 }
 #else

@@ -52,6 +52,8 @@ _OWN_FRAMES = (
     "opt_pre",
 )
 _OWN_DEPTH = 8
+#: What a count of rules says of itself.
+_RULES = "of base chains: a verdict walks fewer, a jump more"
 
 
 @dataclass(slots=True)
@@ -309,6 +311,7 @@ def _function_lines(
         detail = _detail(row, probe.target, int(key["detail"]))
         make.add(row.what, place, int(value["calls"]), size, detail, index)
         if row.segments:
+            detail = _RULES if row.body == "chain" and not int(key["detail"]) else detail
             make.add(row.segments, place, int(value["segments"]), size if row.result else -1, detail, index)
 
 
@@ -323,6 +326,10 @@ def _detail(row: Function, name: str, bits: int) -> str:
         if bits >> 33 & 1:
             reasons.append("cloned")
         return f"{name}: {', '.join(reasons) or 'asked for'}"
+    if row.body == "chain" and bits & 1:
+        return f"{name}: the chain has 1,024 rules or more"
+    if row.name == "ipt_do_table":
+        return f"{name}: how many rules it walked cannot be counted"
     if row.body == "hook":
         return hook_name(bits >> 8 & 0xFF, bits & 0xFF)
     return name
