@@ -3,25 +3,30 @@
 
     scripts/bench_import.py --data perf.data --flamegraph ~/FlameGraph --rounds 5
     scripts/bench_import.py --record 10          # record a netperf load over loopback first (root)
+    scripts/bench_import.py --data perf.data --only folded
 
 Every program is run in every round, in changing order; printed are medians with the range, of wall and of CPU time
-(all processes of a pipeline), and medians of each round's ratios. Rows whose tool is missing say so.
+(all processes of a pipeline), and medians of each round's ratios. Rows whose tool is missing say so. Python programs are
+run once before, so that their modules are compiled, as they are once installed.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import random
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+PARTS = ("perf.data", "perf script", "folded", "diff")
 OURS = (
     "import sys; from nsprof.store.importers import import_file; p = import_file(sys.argv[1]); print(len(p.stacks))"
 )
@@ -59,7 +64,7 @@ class Row:
     cpu_s: list[float] = field(default_factory=list)
     peak_bytes: int = 0
 
-    def measure(self) -> None:
+    def measure(self, *, keep: bool = True) -> None:
         begin = time.perf_counter()
         processes = self.run()
         cpu = 0.0
@@ -70,6 +75,8 @@ class Row:
                 raise SystemExit(f"{self.name}: exit status {process.returncode}")
             cpu += usage.ru_utime + usage.ru_stime
             self.peak_bytes = max(self.peak_bytes, usage.ru_maxrss * 1024)
+        if not keep:
+            return
         self.wall_s.append(time.perf_counter() - begin)
         self.cpu_s.append(cpu)
 
@@ -94,6 +101,9 @@ def pipeline(*commands: list[str]) -> Callable[[], list[subprocess.Popen[bytes]]
 
 def compare(title: str, size: int, rows: list[Row], rounds: int) -> None:
     """Run all rows in all rounds and print them; the first row is nsprof."""
+    for row in rows:
+        if row.name.startswith(("nsprof", "memo")):
+            row.measure(keep=False)
     for number in range(rounds):
         for row in rows[number % len(rows) :] + rows[: number % len(rows)]:
             row.measure()
@@ -106,7 +116,7 @@ def compare(title: str, size: int, rows: list[Row], rounds: int) -> None:
             for what, mine, theirs in (("wall", ours.wall_s, row.wall_s), ("CPU", ours.cpu_s, row.cpu_s)):
                 ratio = [t / m for t, m in zip(theirs, mine, strict=True)]
                 line += f"  {what} ratio {statistics.median(ratio):.1f}x ({min(ratio):.1f}-{max(ratio):.1f})"
-        else:
+        if row.name.startswith("nsprof"):
             line += f"  {size / 1e6 / statistics.median(row.cpu_s):.0f} MB a CPU second"
             line += f"  {row.peak_bytes / size:.2f}x the input"
         print(line)
@@ -127,6 +137,29 @@ def record(seconds: int, target: Path) -> None:
     finally:
         server.terminate()
         server.wait()
+
+
+def folded_kinds(log: Path, folder: Path, size: int) -> dict[str, Path]:
+    """What tools write of the same stacks: added up, in another order, with fractions; each about `size` bytes."""
+    stacks = sorted({line.rpartition(b" ")[0] for line in log.read_bytes().splitlines()})
+    processes = max(1, size // max(1, sum(len(stack) + 12 for stack in stacks)))
+    rows = [b"process-%d;%s" % (n, stack) for n in range(processes) for stack in stacks]
+    draw = random.Random(23)  # noqa: S311 - counts of a benchmark
+    kinds: dict[str, tuple[list[bytes], Callable[[], bytes]]] = {
+        "every stack once, sorted": (rows, lambda: b"%d" % draw.randint(1, 5000)),
+        "every stack once, unsorted": (draw.sample(rows, len(rows)), lambda: b"%d" % draw.randint(1, 5000)),
+        "fractional counts": (rows, lambda: b"%.6f" % (100 * draw.random())),
+    }
+    made = {}
+    for number, (kind, (lines, count)) in enumerate(kinds.items()):
+        made[kind] = folder / f"{number}.folded"
+        made[kind].write_bytes(b"".join(b"%s %s\n" % (line, count()) for line in lines))
+    once = log.read_bytes()
+    made["a line a sample"] = folder / "samples.folded"
+    with made["a line a sample"].open("wb") as sink:
+        for _ in range(max(1, size // max(1, len(once)))):
+            sink.write(once)
+    return made
 
 
 def folded_log(text: Path, target: Path) -> None:
@@ -152,6 +185,9 @@ def main() -> None:
     parser.add_argument("--record", type=int, metavar="SECONDS", help="record one first (root, perf, netperf)")
     parser.add_argument("--flamegraph", type=Path, help="directory with stackcollapse-perf.pl, or the script itself")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--text", type=Path, help="what perf script prints of the recording, if it is there already")
+    parser.add_argument("--only", action="append", choices=PARTS, help="only these comparisons (repeatable)")
+    parser.add_argument("--folded-mb", type=int, default=120, help="size of the folded files")
     words = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-import-") as folder:
         data = words.data or Path(folder) / "perf.data"
@@ -159,44 +195,79 @@ def main() -> None:
             record(words.record, data)
         elif not words.data:
             parser.error("give --data FILE or --record SECONDS")
-        run(data, Path(folder), words.flamegraph, words.rounds)
+        os.environ["PYTHONPYCACHEPREFIX"] = str(Path(folder) / "compiled")
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        run(
+            data,
+            Path(folder),
+            words.flamegraph,
+            words.rounds,
+            words.only or PARTS,
+            words.folded_mb * 1_000_000,
+            words.text,
+        )
 
 
-def run(data: Path, folder: Path, flamegraph: Path | None, rounds: int) -> None:
-    """All comparisons on one recording."""
+def run(
+    data: Path,
+    folder: Path,
+    flamegraph: Path | None,
+    rounds: int,
+    parts: Sequence[str],
+    folded_bytes: int,
+    text: Path | None,
+) -> None:
+    """The comparisons asked for, on one recording."""
     collapse = flamegraph / "stackcollapse-perf.pl" if flamegraph and flamegraph.is_dir() else flamegraph
     perl = collapse is not None and collapse.is_file() and shutil.which("perl")
     if not perl:
         print("stackcollapse-perf.pl: left out (no perl, or no --flamegraph with it)")
     if not shutil.which("perf"):
         raise SystemExit("perf is not installed: nothing to compare with")
+    print(f"{os.cpu_count()} CPUs, load average {os.getloadavg()[0]:.1f}")
 
-    def ours(file: Path) -> Row:
-        return Row("nsprof", pipeline([sys.executable, "-c", OURS, str(file)]))
+    def ours(file: Path) -> list[Row]:
+        store = [sys.executable, "-m", "nsprof", "import", "-q", str(file), "-o", str(folder / "out.nsprof")]
+        return [
+            Row("nsprof, read", pipeline([sys.executable, "-c", OURS, str(file)])),
+            Row("nsprof import, written", pipeline(store)),
+        ]
 
     script = ["perf", "script", "-i", str(data)]
-    rows = [
-        ours(data),
-        Row(
-            "perf report --no-children --stdio",
-            pipeline(["perf", "report", "--no-children", "--stdio", "-i", str(data)]),
-        ),
-    ]
-    if perl:
-        rows.append(Row("perf script | stackcollapse-perf.pl", pipeline(script, ["perl", str(collapse)])))
-    compare("perf.data", data.stat().st_size, rows, rounds)
+    if "perf.data" in parts:
+        report = ["perf", "report", "--no-children", "--stdio", "-i", str(data)]
+        rows = [*ours(data), Row("perf report --no-children --stdio", pipeline(report))]
+        if perl:
+            rows.append(Row("perf script | stackcollapse-perf.pl", pipeline(script, ["perl", str(collapse)])))
+        compare("perf.data", data.stat().st_size, rows, rounds)
+    if text is None and {"perf script", "folded"} & set(parts):
+        text = folder / "script.txt"
+        with text.open("wb") as sink:
+            subprocess.run(script, stdout=sink, stderr=subprocess.DEVNULL, check=True)
+    if "perf script" in parts and text:
+        rows = [*ours(text), Row("memoising loop in Python", pipeline([sys.executable, "-c", LOOP, str(text)]))]
+        if perl:
+            rows.append(Row("stackcollapse-perf.pl", pipeline(["perl", str(collapse), str(text)])))
+        compare("perf script text", text.stat().st_size, rows, rounds)
+    if "folded" in parts and text:
+        log = folder / "log.folded"
+        folded_log(text, log)
+        for kind, file in folded_kinds(log, folder, folded_bytes).items():
+            compare(f"folded, {kind}", file.stat().st_size, ours(file)[:1], rounds)
+    if "diff" in parts:
+        compare_diff(data, folder, rounds)
 
-    text = folder / "script.txt"
-    with text.open("wb") as sink:
-        subprocess.run(script, stdout=sink, stderr=subprocess.DEVNULL, check=True)
-    rows = [ours(text), Row("memoising loop in Python", pipeline([sys.executable, "-c", LOOP, str(text)]))]
-    if perl:
-        rows.append(Row("stackcollapse-perf.pl", pipeline(["perl", str(collapse), str(text)])))
-    compare("perf script text", text.stat().st_size, rows, rounds)
 
-    log = folder / "log.folded"
-    folded_log(text, log)
-    compare("folded, a line a sample", log.stat().st_size, [ours(log)], rounds)
+def compare_diff(data: Path, folder: Path, rounds: int) -> None:
+    """nsprof diff of two stored profiles of the recording."""
+    nsprof = [sys.executable, "-m", "nsprof"]
+    stored = [str(folder / f"{name}.nsprof") for name in "ab"]
+    for file in stored:
+        subprocess.run([*nsprof, "import", "-q", str(data), "-o", file], check=True)
+    told = subprocess.run([*nsprof, "info", "--json", stored[0]], check=True, capture_output=True).stdout
+    samples = sum(event["samples"] for event in json.loads(told)["events"])
+    rows = [Row("nsprof diff", pipeline([*nsprof, "diff", *stored]))]
+    compare(f"diff of two profiles of {samples:,} samples", Path(stored[0]).stat().st_size, rows, rounds)
 
 
 if __name__ == "__main__":

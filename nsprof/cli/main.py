@@ -171,6 +171,10 @@ def run(argv: list[str] | None = None) -> None:
     """Entry point of the `nsprof` program; ends the process with the right status."""
     words = sys.argv[1:] if argv is None else argv
     debug = "--debug" in words[:2] or bool(os.environ.get("NSPROF_DEBUG"))
+    if next((word for word in words if not word.startswith("-")), "") not in _RUNS_COMMANDS:
+        # The threads of numpy's BLAS, which nothing here uses, spin for some 50 ms of CPU time at every start. (A
+        # command that is run must not find this in its environment.)
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     _stand_in_for_closed_streams()
     _write_whole()
     _never_fail_on_a_character()
