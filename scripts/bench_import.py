@@ -2,12 +2,12 @@
 """How fast nsprof imports, as ratios against other tools on the same files, interleaved in one run.
 
     scripts/bench_import.py --data perf.data --flamegraph ~/FlameGraph --rounds 5
-    scripts/bench_import.py --record 10          # record a netperf load over loopback first (root)
+    scripts/bench_import.py                      # record a netperf load over loopback first (root)
     scripts/bench_import.py --data perf.data --only folded
 
 Every program is run in every round, in changing order; printed are medians with the range, of wall and of CPU time
-(all processes of a pipeline), and medians of each round's ratios. Rows whose tool is missing say so. Python programs are
-run once before, so that their modules are compiled, as they are once installed.
+(all processes of a pipeline), and medians of each round's ratios. Rows whose tool is missing say so. Python programs
+are run once before, so that their modules are compiled, as they are once installed.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def folded_log(text: Path, target: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="a perf.data with call chains")
-    parser.add_argument("--record", type=int, metavar="SECONDS", help="record one first (root, perf, netperf)")
+    parser.add_argument("--record", type=int, metavar="SECONDS", default=10, help="how long to record without --data")
     parser.add_argument("--flamegraph", type=Path, help="directory with stackcollapse-perf.pl, or the script itself")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--text", type=Path, help="what perf script prints of the recording, if it is there already")
@@ -191,10 +191,8 @@ def main() -> None:
     words = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-import-") as folder:
         data = words.data or Path(folder) / "perf.data"
-        if words.record:
+        if not words.data:
             record(words.record, data)
-        elif not words.data:
-            parser.error("give --data FILE or --record SECONDS")
         os.environ["PYTHONPYCACHEPREFIX"] = str(Path(folder) / "compiled")
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         run(

@@ -458,3 +458,31 @@ def test_sudo_users_get_their_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     store.save(replace(Profile()), tmp_path / "p.nsprof")
     found = (tmp_path / "p.nsprof").stat()
     assert (found.st_uid, found.st_gid) == (12345, 23456)
+
+
+def test_a_profile_is_written_and_read_without_pandas(tmp_path: Path) -> None:
+    """Arrow's own ways to Python lists and numpy import pandas, a fifth of a second at every command."""
+    script = (
+        "import sys; from nsprof import store; from tests.profiles import bench_profile; "
+        "store.save(bench_profile(), sys.argv[1]); store.load(sys.argv[1]); print('pandas' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "p.nsprof")],
+        cwd=REPO,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.stdout, done.stderr) == ("False\n", "")
+
+
+def test_numbers_that_a_column_cannot_hold_are_refused() -> None:
+    from nsprof.store.tables import _array
+
+    assert _array(np.array([1, 2**32 - 1]), pa.uint32()).to_pylist() == [1, 2**32 - 1]
+    assert _array(["a", "", "\udcff\u00e9"], pa.string()).to_pylist() == ["a", "", "\\xff\u00e9"]
+    assert _array(np.broadcast_to(np.float64(1.5), (3,)), pa.float64()).to_pylist() == [1.5] * 3
+    assert _array([True, False] * 9, pa.bool_()).to_pylist() == [True, False] * 9
+    for numbers in (np.array([2**32]), np.array([-1]), [2**32], [-1]):
+        with pytest.raises((ValueError, OverflowError)):
+            _array(numbers, pa.uint32())
