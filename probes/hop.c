@@ -197,6 +197,7 @@ static __always_inline void receive_named(struct hop_cpu *cpu, const u64 name[2]
 {
 	hop_of_name(name[0], name[1], &cpu->rx);
 	cpu->rx_state = HOP_NAMED;
+	cpu->rx_flags = HOP_PORT; /* may be one: no more is known */
 	cpu->depth = 0;
 }
 

@@ -155,14 +155,19 @@ static inline void hop_ask_packet(struct hop_cpu *cpu, struct sample_key *key)
 
 static inline void hop_current(struct hop_cpu *cpu, u64 sp, struct sample_key *key)
 {
-	u32 depth = hop_live(cpu, sp);
+	hop_find_live(cpu, sp);
+	u64 depth = *(volatile u64 *)&cpu->live;
 
 	if (depth) {
-		struct hop_tx *tx = hop_slot(cpu, depth - 1);
+		struct hop_tx *tx = hop_slot(cpu, *(volatile u64 *)&cpu->innermost - 1);
 		key->tx_depth = depth | (cpu->tx_named ? 0x80 : 0);
 		key->tx_cookie = tx->at.cookie;
 		key->tx_ns = tx->at.inode;
 		key->tx_ifindex = tx->at.ifindex;
+	} else if (cpu->rx_flags & HOP_UP) {
+		key->tx_cookie = cpu->port.cookie;
+		key->tx_ns = cpu->port.inode;
+		key->tx_ifindex = cpu->port.ifindex;
 	}
 	key->rx_state = cpu->rx_state;
 	key->rx_cookie = cpu->rx.cookie;
@@ -172,6 +177,7 @@ static inline void hop_current(struct hop_cpu *cpu, u64 sp, struct sample_key *k
 	if (cpu->rx_state == HOP_LOST || cpu->rx_state == HOP_TC)
 		hop_ask_packet(cpu, key);
 #endif
+	key->rx_state |= cpu->rx_flags;
 }
 #endif
 

@@ -39,9 +39,18 @@ HOP_CPU = np.dtype(
         ("rx_device", "u8"),
         ("rx_address", "u8"),
         ("rx_state", "u4"),
+        ("rx_flags", "u4"),
         ("depth", "u4"),
+        ("pad", "u4"),
+        ("port", _HOP),
+        ("port_skb", "u8"),
+        ("live", "u8"),
+        ("innermost", "u8"),
+        ("found", "u8"),
         ("sp", "u8"),
         ("reach", "u8"),
+        ("frame_low", "u8"),
+        ("frame_high", "u8"),
         ("want_stack", "u8"),
         ("bridge_handler", "u8"),
         ("tx_named", "u8"),
@@ -104,6 +113,7 @@ class HopProbes:
     rungs: tuple[Rung, ...] = RUNGS
     cost_ns_per_hit: float = 0.0
     reach_bytes: int = REACH_BYTES
+    _frame: tuple[int, int] = (0, 0)
     _programs: dict[str, loader.Program] = field(default_factory=dict)
     _loaded: list[_Loaded] = field(default_factory=list)
     _map: loader_syscall.MapReader | None = None
@@ -198,6 +208,7 @@ class HopProbes:
 
     def _set_reach(self, rung: Rung, contexts: Any) -> None:
         self.reach_bytes = REACH_BYTES if rung.measured else 0
+        self._frame = (0, 0)
         if not (rung.measured and loader.features().probe_read):
             return
         symbols = _symbols()
@@ -207,6 +218,8 @@ class HopProbes:
                 if row >= 0 and fold_suffixes(symbols[row].name) == "dev_hard_start_xmit":
                     # Above the return address lies the frame of dev_hard_start_xmit itself.
                     self.reach_bytes = 8 * number + 8
+                    if rung.inside:
+                        self._frame = symbols.bounds(row)
                     return
 
     def attach(self) -> None:
@@ -215,6 +228,7 @@ class HopProbes:
             raise ProbeError("the hop probes are not loaded")
         contexts = np.zeros(loader.possible_cpus(), HOP_CPU)
         contexts["reach"] = self.reach_bytes
+        contexts["frame_low"], contexts["frame_high"] = self._frame
         transmit = next((each.rung for each in self._loaded if each.probe.function == "hop_tx"), None)
         contexts["tx_named"] = transmit is not None and transmit.named
         contexts["bridge_handler"] = _symbols().address("br_handle_frame") or 0

@@ -24,6 +24,7 @@ _TRANSMIT = frozenset({"dev_hard_start_xmit"})
 _RECEIVE = frozenset({"__netif_receive_skb_one_core", "__netif_receive_skb_core", "__netif_receive_skb_list_core"})
 #: Inside these a driver has handed a packet to GRO: the `hop_gro` packet holds.
 _GRO = frozenset({"napi_gro_receive", "gro_receive_skb", "napi_gro_frags", "gro_gro_frags"})
+_BRIDGE = "br_handle_frame"
 _FORWARD = frozenset(
     {
         "ip_forward",
@@ -34,7 +35,7 @@ _FORWARD = frozenset(
         "__br_forward",
         "br_forward_finish",
         "br_flood",
-        "br_handle_frame",
+        _BRIDGE,
         "br_handle_frame_finish",
     }
 )
@@ -91,32 +92,40 @@ class Place(IntEnum):
     PROBING = 7
 
 
-#: What standing() says of each sample. `nesting`: transmissions that its stack is inside of.
-STANDING = np.dtype([("place", "u1"), ("nesting", "u1")])
+#: What standing() says of each sample. `nesting`: transmissions that its stack is inside of; `bridging`: whether, of the
+#: innermost reception, a bridge's handler is at work.
+STANDING = np.dtype([("place", "u1"), ("nesting", "u1"), ("bridging", "u1")])
 
 
-def standing(frames: Sequence[str], context: Context) -> tuple[Place, int]:
-    """Where the CPU was, from kernel frames leaf first and the context made of them: (place, nesting) of STANDING."""
+def standing(frames: Sequence[str], context: Context) -> tuple[Place, int, bool]:
+    """Where the CPU was, from kernel frames leaf first and the context made of them: a row of STANDING."""
+    place, nesting, below = _standing(frames, context)
+    return place, nesting, _BRIDGE in below
+
+
+def _standing(frames: Sequence[str], context: Context) -> tuple[Place, int, Sequence[str]]:
+    """The place, the transmissions, and the frames that are leafward of the reception."""
     outside = Place.TASK if context in (Context.TASK, Context.USER) else Place.NOBODY
     if outside == Place.NOBODY and context != Context.SOFTIRQ:
-        return Place.NOBODY, 0
+        return Place.NOBODY, 0, ()
     part = _own_part(frames)
     if any(name.startswith(_PROBING) for name in part):
-        return Place.PROBING, 0  # perhaps the very one that is about to note the hop
+        return Place.PROBING, 0, ()  # perhaps the very one that is about to note the hop
     nesting = sum(name in _TRANSMIT for name in part[1:])  # as the leaf it stands before or behind the device's work
     forward = moving = False
     for number, name in enumerate(part):
         if name in _TRANSMIT and number:
-            return Place.TRANSMIT, nesting
+            return Place.TRANSMIT, nesting, ()
         if name in _RECEIVE or name in _GRO:
             if number == 0:
-                return Place.NOBODY, 0  # as the leaf it may stand before the probe as well as behind it
-            return Place.MOVING if moving else Place.FORWARD if forward else Place.RECEIVE, 0
+                return Place.NOBODY, 0, ()  # as the leaf it may stand before the probe as well as behind it
+            place = Place.MOVING if moving else Place.FORWARD if forward else Place.RECEIVE
+            return place, 0, part[:number]
         forward = forward or name in _FORWARD
         moving = moving or name in _MOVING
     if outside == Place.NOBODY and not _IN_HAND.intersection(part) and _in_loop(frames, part):
-        return Place.BETWEEN, 0
-    return outside, 0
+        return Place.BETWEEN, 0, ()
+    return outside, 0, ()
 
 
 def _own_part(frames: Sequence[str]) -> list[str]:
@@ -139,6 +148,7 @@ HOP_COLUMNS = np.dtype(
     [("cookie", "u8"), ("inode", "u4"), ("ifindex", "u4"), ("direction", "u1"), ("depth", "u1"), ("name", "S16")]
 )
 _PLAIN, _MOVED, _LOST, _NAMED = 1, 2, 3, 5  # enum hop_rx_state, probes/include/hop.h
+_UP, _PORT = 0x20, 0x40  # beside the state
 _TX_NAMED = 0x80  # in tx_depth, probes/include/sample.h
 
 
@@ -148,21 +158,25 @@ def hop_columns(keys: NDArray[Any], standings: NDArray[Any]) -> NDArray[Any]:
     Where the probes know no more than a device's name, `name` is that and the identity is zero.
 
     The probes' innermost transmission is the sample's only if as many are noted as the stack is inside of: one that
-    has just returned may look alive, since other functions run where its frames were.
+    has just returned may look alive, since other functions run where its frames were. A bridge that has handed a packet
+    up and goes on works for its port again, which is then noted where a transmission would be.
     """
     hop = np.zeros(len(keys), HOP_COLUMNS)
     where = standings["place"]
     depth = keys["tx_depth"] & ~np.uint8(_TX_NAMED)
     tx = (where == Place.TRANSMIT) & (depth > 0) & (depth == standings["nesting"])
-    held = (keys["rx_state"] == _PLAIN) | (keys["rx_state"] == _MOVED) | (keys["rx_state"] == _NAMED)
+    state = keys["rx_state"] & ~np.uint8(_PORT | _UP)
+    held = (state == _PLAIN) | (state == _MOVED) | (state == _NAMED)
+    held &= (standings["bridging"] == 0) | (keys["rx_state"] & _PORT > 0)
+    port = (where == Place.FORWARD) & (standings["bridging"] > 0) & (keys["rx_state"] & _UP > 0) & (depth == 0)
     rx = ((where == Place.RECEIVE) | (where == Place.FORWARD)) & held
-    rx |= (where == Place.MOVING) & (keys["rx_state"] == _PLAIN)
+    rx |= (where == Place.MOVING) & (state == _PLAIN)
     task = where == Place.TASK
-    for rows, prefix in ((tx, "tx"), (rx, "rx")):
+    for rows, prefix in ((tx | port, "tx"), (rx, "rx")):
         hop["cookie"][rows] = keys[f"{prefix}_cookie"][rows]
         hop["inode"][rows] = keys[f"{prefix}_ns"][rows]
         hop["ifindex"][rows] = keys[f"{prefix}_ifindex"][rows]
-    named = (tx & (keys["tx_depth"] & _TX_NAMED > 0)) | (rx & (keys["rx_state"] == _NAMED))
+    named = (tx & (keys["tx_depth"] & _TX_NAMED > 0)) | (rx & (state == _NAMED))
     identity = np.empty(int(named.sum()), [("cookie", "u8"), ("inode", "u4"), ("ifindex", "u4")])
     for name in ("cookie", "inode", "ifindex"):
         identity[name] = hop[name][named]
@@ -172,6 +186,7 @@ def hop_columns(keys: NDArray[Any], standings: NDArray[Any]) -> NDArray[Any]:
     hop["inode"][task] = keys["task_ns"][task]
     hop["direction"][tx] = Direction.TX
     hop["direction"][rx] = np.where(where[rx] == Place.FORWARD, Direction.FORWARD, Direction.RX)
+    hop["direction"][port] = Direction.FORWARD
     hop["direction"][task] = Direction.TASK
     hop["direction"][where == Place.BETWEEN] = Direction.BETWEEN
     hop["direction"][where == Place.PROBING] = Direction.PROBE

@@ -99,7 +99,8 @@ class Rung:
 
     `weaker` says what this rung knows less than the best; `named`: a device's name and nothing else. `measured`: the
     distance from the probe's frame to that of the transmission has to be found out; otherwise the program takes it
-    from the registers. All three may raise ProbeError or OSError.
+    from the registers. `inside`: the probe runs in the midst of the function, which later calls what it calls with the
+    return address in the same place. All three may raise ProbeError or OSError.
     """
 
     name: str
@@ -108,6 +109,7 @@ class Rung:
     attach: Callable[[int, Spot], int]
     weaker: str = ""
     measured: bool = True
+    inside: bool = False
     named: bool = False
 
 
@@ -199,8 +201,16 @@ def _attach_classic(fd: int, spot: Spot) -> int:
 
 #: Best first.
 RUNGS: tuple[Rung, ...] = (
-    Rung("tp_btf", lambda: {"DIRECT_LOADS": 1}, _load_tp_btf, lambda fd, _: loader_syscall.attach_raw_tracepoint(fd)),
-    Rung("raw_tp", dict, _load_raw, lambda fd, spot: loader_syscall.attach_raw_tracepoint(fd, spot.target)),
+    Rung(
+        "tp_btf",
+        lambda: {"DIRECT_LOADS": 1},
+        _load_tp_btf,
+        lambda fd, _: loader_syscall.attach_raw_tracepoint(fd),
+        inside=True,
+    ),
+    Rung(
+        "raw_tp", dict, _load_raw, lambda fd, spot: loader_syscall.attach_raw_tracepoint(fd, spot.target), inside=True
+    ),
     Rung(
         "fentry",
         dict,
@@ -223,6 +233,7 @@ RUNGS: tuple[Rung, ...] = (
         _attach_classic,
         "devices by name only: the namespace is unknown, and so is what a macvlan or a tc program moved",
         named=True,
+        inside=True,
     ),
 )
 

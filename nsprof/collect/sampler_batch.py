@@ -211,7 +211,7 @@ class _Resolver:
         where = np.array([r[3] for r in rows], STANDING)[inverse]
         return stack, context, skid, where
 
-    def _row(self, row: list[int]) -> tuple[int, Context, bool, tuple[int, int]]:
+    def _row(self, row: list[int]) -> tuple[int, Context, bool, tuple[int, int, bool]]:
         kernel, user, tgid, user_mode, _, swapper = row
         frames, names, skid = self._kernel_part(kernel)
         lost = not user_mode and not frames

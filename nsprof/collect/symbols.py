@@ -163,6 +163,10 @@ class KernelSymbols:
         """The symbol of one address."""
         return self[int(self.rows(np.array([address], "u8"))[0])]
 
+    def bounds(self, row: int) -> tuple[int, int]:
+        """Where a symbol's code begins and ends (the first address behind it)."""
+        return int(self._starts[row]), int(self._ends[row])
+
     def address(self, name: str) -> int:
         """Start of the function of that name, 0 when there is none."""
         try:

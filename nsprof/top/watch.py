@@ -96,7 +96,7 @@ class Watch:
         self.stacks: dict[int, Any] = {}
         self.moments: deque[Moment] = deque()
         self._classes: dict[tuple[int, int, bool], int] = {}
-        self._class_rows: list[tuple[int, tuple[int, int], bool, str]] = []
+        self._class_rows: list[tuple[int, tuple[int, int, bool], bool, str]] = []
         self._number = 0
 
     def begin(self) -> None:
@@ -221,7 +221,7 @@ class Watch:
             numbers.append(found)
         return np.array(numbers, "i8")[inverse.reshape(-1)]
 
-    def _classify(self, stack: int, user_mode: int, swapper: bool) -> tuple[int, tuple[int, int], bool, str]:
+    def _classify(self, stack: int, user_mode: int, swapper: bool) -> tuple[int, tuple[int, int, bool], bool, str]:
         """(context, standing, skid, function) of a stack."""
         record = self.stacks.get(stack) if stack else None
         if record is None:

@@ -30,6 +30,8 @@ struct hop_tx {
 /* PLAIN: the packet stays with the device it came in on. MOVED: a receive handler gave it to
  * another device (macvlan, bond), which `rx` is. LOST: likewise, but to which is not known. TC: a
  * program on the device's ingress may move it. NAMED: `rx` holds a device's name and nothing else.
+ * Flags beside these: PORT, the device is a bridge's port, so that a bridge's work can be its; UP,
+ * a bridge has handed the packet up, and when that returns its work is that of `port` again.
  */
 enum hop_rx_state {
 	HOP_NONE = 0,
@@ -37,7 +39,9 @@ enum hop_rx_state {
 	HOP_MOVED = 2,
 	HOP_LOST = 3,
 	HOP_TC = 4,
-	HOP_NAMED = 5
+	HOP_NAMED = 5,
+	HOP_UP = 0x20,
+	HOP_PORT = 0x40
 };
 
 /* Who owns what comes in on a device whose handler passes packets on by their destination address.
@@ -52,11 +56,21 @@ struct hop_cpu {
 	u64 rx_skb;
 	struct hop_owner_key rx_key;
 	u32 rx_state;
+	u32 rx_flags; /* HOP_PORT, HOP_UP or 0 */
 	u32 depth;
+	u32 pad;
+	struct hop port; /* of the last reception by a bridge's port, and its packet */
+	u64 port_skb;
+	u64 live; /* what hop_find_live() found */
+	u64 innermost;
+	u64 found;
 	u64 sp;
 	u64 reach; /* how far above its probe's frame a transmission's own frame begins; measured at
 		      load */
-	u64 want_stack;	    /* copy the stack to `words` at the next transmission */
+	u64 frame_low;	/* dev_hard_start_xmit's code: while a transmission runs, the word at its
+			   entry's sp + reach - 8 is a return address into it */
+	u64 frame_high; /* 0: that word says nothing on this rung */
+	u64 want_stack; /* copy the stack to `words` at the next transmission */
 	u64 bridge_handler; /* br_handle_frame, 0 without bridges; not a define, since it differs
 			       from boot to boot */
 	u64 tx_named;	    /* transmissions hold a device's name and nothing else */
@@ -198,7 +212,14 @@ static __always_inline int hop_passes_on(struct hop_cpu *cpu, void *device)
 	u64 handler = 0;
 
 	read_at(&handler, device, OFF_net_device_rx_handler);
-	return handler != 0 && handler != cpu->bridge_handler;
+	if (handler && handler == cpu->bridge_handler) {
+		cpu->rx_flags = HOP_PORT;
+		cpu->port = cpu->rx;
+		cpu->port_skb = cpu->rx_skb;
+		return 0;
+	}
+	cpu->rx_flags = cpu->rx_skb == cpu->port_skb ? HOP_UP : 0;
+	return handler != 0;
 }
 
 static __always_inline int hop_has_ingress_program(void *device)
@@ -223,22 +244,62 @@ static __always_inline void hop_receive(struct hop_cpu *cpu, void *skb, void *de
 	cpu->depth = 0; /* receiving never happens inside a transmission */
 }
 
-/* The innermost transmission that the interrupted stack (its pointer `sp`) is still inside of,
- * counted from 1; 0: none. */
-static __always_inline u32 hop_live(struct hop_cpu *cpu, u64 sp)
+/* Whether the interrupted stack (its pointer `sp`) may still be inside of a transmission: it has
+ * not unwound past it. */
+static __always_inline int hop_not_passed(struct hop_cpu *cpu, struct hop_tx *tx, u64 sp)
 {
-	u32 depth = cpu->depth;
+	return tx->sp + cpu->reach >= sp && (tx->sp ^ sp) >> HOP_STACK_SHIFT == 0;
+}
+
+/* The transmissions that the interrupted stack is still inside of: their number (0: none) into
+ * `live`, the innermost one's slot, counted from 1, into `innermost`.
+ *
+ * By the stack pointer alone, others' frames may stand where a returned one's were, inside or
+ * around the present one. So each one's return address is looked for. Where none is found (another
+ * tracer has moved the frames), the stack pointer decides, and the reader's count of frames against
+ * this one.
+ *
+ * The results pass through the table, so that all paths look alike to the verifier behind them. */
+static __always_inline void hop_find_live(struct hop_cpu *cpu, u64 sp)
+{
+	u64 depth = cpu->depth;
 
 #pragma unroll
 	for (int i = 0; i < HOP_NESTING; i++) {
-		if (depth == 0)
-			break;
-		u64 top = hop_slot(cpu, depth - 1)->sp;
-		if (top + cpu->reach >= sp && (top ^ sp) >> HOP_STACK_SHIFT == 0)
+		if (depth == 0 || hop_not_passed(cpu, hop_slot(cpu, depth - 1), sp))
 			break;
 		depth--;
 	}
-	return depth;
+#ifdef PROBE_READ
+	u64 range = cpu->frame_high - cpu->frame_low;
+	u64 found = 0;
+	u64 last = 0;
+
+	*(volatile u64 *)&cpu->live = depth;
+#pragma unroll
+	for (u64 i = 0; i < HOP_NESTING; i++) {
+		u64 top = cpu->tx[i].sp;
+		u64 word = 0;
+
+		bpf_probe_read_kernel(&word, sizeof(word), (void *)(top + cpu->reach - 8));
+		word -= cpu->frame_low + 1;
+		/* All by arithmetic, 1 for yes: each branch would double the verifier's work. */
+		u64 yes = (~word & (word - range)) >> 63;	    /* a return address into it */
+		yes &= (((top ^ sp) >> HOP_STACK_SHIFT) - 1) >> 63; /* on this stack */
+		yes &= (i - *(volatile u64 *)&cpu->live) >> 63;	    /* not passed */
+		*(volatile u64 *)&cpu->found = yes;
+		yes = *(volatile u64 *)&cpu->found;
+		found += yes;
+		last += yes * (i + 1 - last);
+	}
+	u64 any = (0 - found) >> 63;
+
+	*(volatile u64 *)&cpu->innermost = depth + any * (last - depth);
+	*(volatile u64 *)&cpu->live = depth + any * (found - depth);
+#else
+	*(volatile u64 *)&cpu->innermost = depth;
+	*(volatile u64 *)&cpu->live = depth;
+#endif
 }
 
 #endif

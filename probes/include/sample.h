@@ -10,7 +10,8 @@ struct sample_key {
 	u64 kernel_stack; /* hash of its addresses; 0: none */
 	u64 user_stack;
 	u64 task_cookie;
-	u64 tx_cookie; /* the innermost transmission this stack is in, if it is in one */
+	u64 tx_cookie; /* the innermost transmission this stack is in, if it is in one; else, with
+			  HOP_UP in rx_state, the bridge port that the received packet came in by */
 	u64 rx_cookie; /* the packet last received on this CPU */
 	u32 task_ns;
 	u32 tx_ns;
@@ -23,7 +24,7 @@ struct sample_key {
 	u16 cpu;
 	u8 event;
 	u8 lateness;
-	u8 rx_state;	/* enum hop_rx_state */
+	u8 rx_state;	/* enum hop_rx_state and flags */
 	u8 tx_depth;	/* bit 7: the transmission's 16 bytes of identity are its device's name */
 	u8 user_mode;	/* the tick fell into user mode: no kernel stack is right */
 	u8 stack_state; /* enum stack_state */

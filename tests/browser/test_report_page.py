@@ -152,22 +152,18 @@ def test_without_scripts_the_tables_are_there(visit: Any) -> None:
     assert page.locator("#scenarios table").is_visible()
 
 
-def test_twenty_thousand_stacks_are_usable_within_two_seconds(visit: Any) -> None:
+def test_twenty_thousand_stacks_can_be_searched(visit: Any) -> None:
     made = bench()
     tree = made.tree(made.stacks(20_000, 3_000), [f"some_function_{n}" for n in range(3_000)])
     row = diff_report().functions[0]
     rows = tuple(replace(row, name=f"some_function_{n}", delta=float(n)) for n in range(3_000))
     views = (FlameView("difference", tree), FlameView("new", replace(tree, differential=False)))
     text = report_page(replace(content(), views=views, diff=replace(diff_report(), functions=rows)))
+    assert len(text) < 3_000_000
     page = visit(text)
-    page.wait_for_selector("html[data-ready]")
-    assert int(page.get_attribute("html", "data-ready")) < 2000  # ms since navigation began
-    search = """() => { const start = performance.now();
-        const input = document.querySelector('#flame-controls input[type=search]');
-        input.value = 'function_1';
-        input.dispatchEvent(new Event('input'));
-        return performance.now() - start; }"""
-    assert page.evaluate(search) < 1000
+    page.wait_for_selector("html[data-ready]")  # how soon: scripts/bench_page.py
+    page.fill("#flame-controls input[type=search]", "function_1")
+    assert "matched" in page.locator("#flame-controls output").text_content()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from nsprof.cli import html_facts
 from nsprof.cli.html_facts import Side
-from nsprof.model.profile import Counter, LedgerLine, Losses, ProbeInfo
+from nsprof.model.profile import Counter, LedgerLine, Losses, ProbeInfo, Run
 from tests.profiles import bench_profile
 
 
@@ -55,23 +56,49 @@ def test_without_a_chain_named_namespaces_are_shown_unconnected() -> None:
     assert {box.title for box in picture.boxes} == {"host", "c0"} and not picture.links
 
 
+def counted(scenario: str) -> Run:
+    """A counting pass of 20,000 transactions, as record --count makes one."""
+    return Run(scenario, "6.12.0-test", duration_s=1.0, denominators={"transaction": 20_000.0}, probes_on=("ledger",))
+
+
 def test_ledger_counts_per_unit_and_knows_not_probed_from_none() -> None:
     profile = bench_profile(2)
+    profile = profile.with_(runs=tuple(replace(r, kernel="6.12.0-test") for r in profile.runs))
+    first = len(profile.runs)
     runs = profile.runs_of("veth-bridge")
-    lines = tuple(LedgerLine(run, "copy", "skb_copy", 2, 0, -1, 40_000, 2_000_000) for run in runs)
-    with_lines = profile.with_(ledger=lines)
+    lines = (LedgerLine(first, "copy", "skb_copy", 2, 0, -1, 40_000, 2_000_000),)
+    with_lines = profile.with_(runs=(*profile.runs, counted("veth-bridge")), ledger=lines)
     new = Side(with_lines, "veth-bridge", runs)
     base = Side(with_lines, "host", profile.runs_of("host"))
-    (entry,) = html_facts.ledger(base, new, "transaction")
+    (entry,) = entries = html_facts.ledger(base, new, "transaction")
     assert (entry.what, entry.where, entry.new, entry.new_bytes) == ("copy", "c0", 2.0, 100.0)
-    assert math.isnan(entry.base)  # the host runs were not probed
-    other = LedgerLine(base.runs[0], "checksum", "software", 1, 0, -1, 20_000)
-    probed = profile.with_(ledger=(*lines, other))
-    entries = {
-        e.what: e
-        for e in html_facts.ledger(Side(probed, "host", base.runs), Side(probed, "veth-bridge", runs), "transaction")
-    }
+    assert math.isnan(entry.base)  # no host run was counted
+    notes = html_facts.ledger_notes(base, new, entries)
+    assert notes[0] == "host: nothing was counted."
+    assert notes[1].startswith("veth-bridge: Fragmentation is unknown")
+    other = LedgerLine(first + 1, "checksum", "software", 1, 0, -1, 20_000)
+    rare = LedgerLine(first + 1, "a control packet", "", 1, 0, -1, 2)
+    probed = with_lines.with_(runs=(*with_lines.runs, counted("host")), ledger=(*lines, other, rare))
+    listed = html_facts.ledger(Side(probed, "host", base.runs), Side(probed, "veth-bridge", runs), "transaction")
+    entries = {e.what: e for e in listed}
     assert entries["copy"].base == 0.0 and entries["checksum"].base == 1.0 and entries["checksum"].new == 0.0
+    assert [e.what for e in listed] == ["checksum", "copy", "a control packet"]  # the rare last
+
+
+def test_cpu_for_each_devices_packets_stands_at_the_device() -> None:
+    from nsprof import analyse
+
+    profile = bench_profile(2, hop_runs=1).with_(
+        meta={"topology": {"veth-bridge": {"chain": "client -> eth0 ~ w0 -> server", "shape": "veth"}}}
+    )
+    made = Side(profile, "veth-bridge", profile.runs_of("veth-bridge"))
+    by = {what: analyse.report(profile, scenario="veth-bridge", by=what) for what in ("netns", "device")}
+    picture = html_facts.topology(made, "transaction", by["netns"], by["device"])
+    assert picture is not None
+    group = next(g for g in by["device"].groups if g.label.endswith(":eth0"))
+    box = picture.boxes[0]
+    at = [name for name, _ in box.lines].index("eth0")
+    assert box.title == "c0" and box.spent[at] == f"{group.cost:.0f} ns"
 
 
 def test_losses_add_up_over_runs_and_unknown_stays_unknown() -> None:
@@ -97,7 +124,7 @@ def _fields(run: object) -> dict[str, object]:
 def test_refused_probes_are_told_with_their_reason() -> None:
     probes = (ProbeInfo("veth_xmit", "veth_xmit", "none", "refused", "no kprobes in this kernel"),)
     assert html_facts.not_measurable([side(probes=probes, meta={"notes": ["a note"]})]) == (
-        "veth_xmit on veth_xmit was refused: no kprobes in this kernel",
+        "probe veth_xmit refused: no kprobes in this kernel",
         "a note",
     )
 

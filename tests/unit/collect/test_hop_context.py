@@ -20,7 +20,8 @@ def key(**fields: int) -> np.ndarray:
 
 
 def stands(*each: tuple[int, int]) -> np.ndarray:
-    return np.array(list(each), STANDING)
+    """Standings from (place, nesting)."""
+    return np.array([(*one, 0) for one in each], STANDING)
 
 
 def name_words(name: str) -> tuple[int, int, int]:
@@ -77,8 +78,8 @@ def test_a_handler_that_moves_packets_leaves_a_name_unknown() -> None:
 def test_a_probe_at_work_is_nobody_s(probe: str) -> None:
     frames = ["bpf_prog_1_hop_tx", probe, "dev_hard_start_xmit", "__dev_queue_xmit", "ip_rcv"]
     frames += ["__netif_receive_skb_one_core", "process_backlog", "net_rx_action", "handle_softirqs"]
-    assert standing(frames, Context.SOFTIRQ) == (Place.PROBING, 0)
-    assert standing(["veth_xmit", *frames[2:]], Context.SOFTIRQ) == (Place.TRANSMIT, 1)
+    assert standing(frames, Context.SOFTIRQ) == (Place.PROBING, 0, False)
+    assert standing(["veth_xmit", *frames[2:]], Context.SOFTIRQ) == (Place.TRANSMIT, 1, False)
     keys = key(rx_state=1, rx_cookie=7, rx_ns=8, rx_ifindex=9, tx_depth=1, tx_ns=8, tx_ifindex=3)
     hop = hop_columns(keys, stands((Place.PROBING, 0)))
     assert hop["direction"][0] == Direction.PROBE and hop["inode"][0] == 0
@@ -108,7 +109,7 @@ SOFT = ["net_rx_action", "handle_softirqs", "do_softirq"]
     ],
 )
 def test_between_packets_is_only_what_has_none_in_hand(frames: list[str], place: Place) -> None:
-    assert standing(frames, Context.SOFTIRQ) == (place, 0)
+    assert standing(frames, Context.SOFTIRQ)[:2] == (place, 0)
     hop = hop_columns(key(rx_state=1, rx_ns=8, rx_ifindex=9, tx_depth=1, tx_ns=8), stands((place, 0)))
     assert hop["direction"][0] == (Direction.BETWEEN if place == Place.BETWEEN else Direction.UNKNOWN)
     assert not hop["inode"].any() and not hop["ifindex"].any()
@@ -117,11 +118,34 @@ def test_between_packets_is_only_what_has_none_in_hand(frames: list[str], place:
 def test_a_transmission_that_has_returned_is_not_taken_for_the_one_around_it() -> None:
     """In a tunnel's work behind the inner transmission, on frames where that one's were: it looks alive by address."""
     frames = ["rcu_read_unlock", "ip_finish_output2", "iptunnel_xmit", "vxlan_xmit", "dev_hard_start_xmit"]
-    assert standing(frames, Context.TASK) == (Place.TRANSMIT, 1)
+    assert standing(frames, Context.TASK) == (Place.TRANSMIT, 1, False)
     inner = ["veth_xmit", "dev_hard_start_xmit", "__dev_queue_xmit", *frames[1:]]
-    assert standing(inner, Context.TASK) == (Place.TRANSMIT, 2)
+    assert standing(inner, Context.TASK) == (Place.TRANSMIT, 2, False)
     # As the leaf it is before or behind the work of its own device.
-    assert standing(inner[1:], Context.TASK) == (Place.TRANSMIT, 1)
+    assert standing(inner[1:], Context.TASK) == (Place.TRANSMIT, 1, False)
     two = key(tx_depth=2, tx_cookie=7, tx_ns=8, tx_ifindex=9)
     hop = hop_columns(np.concatenate([two, two]), stands((Place.TRANSMIT, 1), (Place.TRANSMIT, 2)))
     assert hop["inode"].tolist() == [0, 8] and hop["direction"].tolist() == [Direction.UNKNOWN, Direction.TX]
+
+
+def test_a_bridge_s_work_is_a_port_s_and_never_that_of_the_device_it_handed_the_packet_up_to() -> None:
+    """Behind br_pass_frame_up the probes still know the bridge's device only."""
+    stack = [
+        "ip_rcv",
+        "__netif_receive_skb_one_core",
+        "netif_receive_skb",
+        "br_handle_frame_finish",
+        "br_handle_frame",
+    ]
+    core = ["__netif_receive_skb_core.constprop.0", "__netif_receive_skb_one_core", "process_backlog", *SOFT]
+    assert standing([*stack, *core], Context.SOFTIRQ) == (Place.RECEIVE, 0, False)
+    assert standing([*stack[3:], *core], Context.SOFTIRQ) == (Place.FORWARD, 0, True)
+    bridge = key(rx_state=1, rx_ns=8, rx_ifindex=2)
+    port = key(rx_state=0x41, rx_ns=8, rx_ifindex=3)
+    up = key(rx_state=0x21, rx_ns=8, rx_ifindex=2, tx_ns=8, tx_ifindex=3)
+    bridging = (Place.FORWARD, 0, 1)
+    where = np.array([(Place.RECEIVE, 0, 0), bridging, bridging, bridging, (Place.RECEIVE, 0, 0)], STANDING)
+    hop = hop_columns(np.concatenate([bridge, bridge, port, up, up]), where)
+    assert hop["ifindex"].tolist() == [2, 0, 3, 3, 2]
+    wanted = [Direction.RX, Direction.UNKNOWN, Direction.FORWARD, Direction.FORWARD, Direction.RX]
+    assert hop["direction"].tolist() == wanted

@@ -247,7 +247,7 @@ def test_a_hop_is_known_only_where_probe_and_stack_agree() -> None:
     keys["tx_depth"] = [1, 0, 0, 0, 0, 1]
     keys["rx_state"] = [1, 1, 3, 2, 0, 1]
     places = [Place.TRANSMIT, Place.RECEIVE, Place.RECEIVE, Place.FORWARD, Place.TRANSMIT, Place.TASK]
-    where = np.array([(p, int(p == Place.TRANSMIT)) for p in places], STANDING)
+    where = np.array([(p, int(p == Place.TRANSMIT), 0) for p in places], STANDING)
     hop = hop_columns(keys, where)
     assert hop["inode"].tolist() == [2, 3, 0, 3, 0, 1]
     assert [Direction(d) for d in hop["direction"]] == [

@@ -46,7 +46,9 @@ def check_rung(rung: str, made: Bed) -> None:
         flows = [Flow("r", "198.18.9.2"), Flow("r", "fd09::3")]
         for _ in range(ROUNDS):
             run_flows(made, flows, ["c1", "c2"], SECONDS, body)
-            seen += rows(made, sampler)
+            own = {f"*:{label.split(':')[1]}" for label in made.devices().values()}
+            # Of a device known by name only nothing but the name says that it is another's.
+            seen += [row for row in rows(made, sampler) if not row.label.startswith("*:") or row.label in own]
             verdict = judge(seen, _truth_by_name if rung == "tracepoint" else _truth)
             if verdict.decidable >= WANTED:
                 break
