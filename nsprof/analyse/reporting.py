@@ -230,9 +230,7 @@ def _trust(chosen: View) -> tuple[list[str], list[str]]:
     notes = [*chosen.notes, *trust.warnings(chosen)]
     if any(math.isnan(run.losses.lost_share) for run in chosen.run_objects):
         notes.append("how many samples were lost could not be known")
-    shed = [p for p in chosen.profile.probes if p.state in ("refused", "shed")]
-    notes += [f"probe {p.name} ({p.target}) {p.state}: {p.reason}" for p in shed]
-    notes += [*trust.recorded_notes(chosen), *noise.notes(chosen)]
+    notes += [*trust.refused(chosen.profile), *trust.recorded_notes(chosen), *noise.notes(chosen)]
     words, explained = trust.sums(chosen)
     (notes if explained else alarms).extend(words)
     return list(dict.fromkeys(notes)), list(dict.fromkeys(alarms))

@@ -20,6 +20,7 @@ __all__ = [
     "cpu_seconds",
     "from_idle_cpu_s",
     "recorded_notes",
+    "refused",
     "runs_trouble",
     "sums",
     "trouble",
@@ -97,6 +98,28 @@ def _runs(chosen: View, numbers: Sequence[int]) -> str:
     if len(numbers) > 6:
         return f"runs {', '.join(words)} and {len(numbers) - 6} more"
     return f"runs {', '.join(words[:-1])} and {words[-1]}"
+
+
+def refused(profile: Profile) -> list[str]:
+    """Probes that did not stand, a line a reason: on one kernel many fail for the same one."""
+    by_reason: dict[tuple[str, str], dict[str, str]] = {}
+    for probe in profile.probes:
+        if probe.state not in ("refused", "shed"):
+            continue
+        reason, _, lost = probe.reason.partition("; not counted: ")
+        by_reason.setdefault((probe.state, reason), {})[probe.name] = lost
+    lines = []
+    for (state, reason), lost_by in by_reason.items():
+        few = len(lost_by) <= 3
+        what = (
+            ("probe " if len(lost_by) == 1 else "probes ") + ", ".join(lost_by) if few else f"{len(lost_by)} probes"
+        )
+        missing = [part.removesuffix(" by this function") for lost in lost_by.values() for part in lost.split(", ")]
+        words = f"{what} {state}{f': {reason}' if reason else ''}"
+        if any(missing):
+            words += f"; not counted by them: {', '.join(dict.fromkeys(filter(None, missing)))}"
+        lines.append(words + ("" if few else " (nsprof info lists them)"))
+    return lines
 
 
 def recorded_notes(chosen: View) -> list[str]:

@@ -31,12 +31,16 @@ _BOXES = 12  # namespaces drawn where no chain says which belong together
 
 
 class Side:
-    """One scenario of one profile, with the usable runs that its costs come from and `every` usable one (runs with
-    probes serve the ledger)."""
+    """One scenario of one profile, with the usable runs that its costs come from."""
 
-    def __init__(self, profile: Profile, scenario: str, runs: Sequence[int], every: Sequence[int] = ()) -> None:
+    def __init__(self, profile: Profile, scenario: str, runs: Sequence[int]) -> None:
         self.profile, self.scenario, self.runs = profile, scenario, tuple(runs)
-        self.every = tuple(every) or self.runs
+
+    @property
+    def counted(self) -> list[int]:
+        """The counting passes, which the ledger is of."""
+        runs, kernels = self.profile.runs, {run.kernel for run in self.run_objects}
+        return [i for i in self.profile.ledger_runs_of(self.plain_name) if runs[i].kernel in kernels]
 
     @property
     def run_objects(self) -> list[Run]:
@@ -154,11 +158,11 @@ def losses(sides: Sequence[Side], reports: Sequence[CostReport]) -> Facts:
         rows.append((words, tuple(total(s, name) for s in sides)))
 
     def share(value: float) -> str:
-        return "unknown" if math.isnan(value) else percent(value, 2)
+        return "unknown" if math.isnan(value) else percent(value, 2).replace(" ", "\N{NO-BREAK SPACE}")
 
     rows.append(("samples lost", tuple(share(r.lost_share) for r in reports)))
     rows.append(("late samples (skid)", tuple(share(r.skid_share) for r in reports)))
-    rows.append(("not attributed to a namespace or device", tuple(share(r.unknown_share) for r in reports)))
+    rows.append(("samples that no call stack places", tuple(share(r.unknown_share) for r in reports)))
     rows.append(("kernel samples in a known category", tuple(share(r.covered_share) for r in reports)))
     rows.append(("nsprof's own cost", tuple(share(r.own_share) for r in reports)))
     rows.append(("CPU seconds measured", tuple(_count(r.measured_cpu_s) or "unknown" for r in reports)))
@@ -168,14 +172,17 @@ def losses(sides: Sequence[Side], reports: Sequence[CostReport]) -> Facts:
 
 def not_measurable(sides: Sequence[Side]) -> tuple[str, ...]:
     """Probes that were refused or shed, each with its reason, and the recording's own notes."""
+    from nsprof.analyse.trust import refused
+
     lines = []
     for side in sides:
-        for probe in side.profile.probes:
-            if probe.state != "attached":
-                reason = f": {probe.reason}" if probe.reason else ""
-                lines.append(f"{probe.name} on {probe.target} was {probe.state}{reason}")
+        lines += refused(side.profile)
         lines += [str(n) for n in side.profile.meta.get("notes") or ()]
     return tuple(dict.fromkeys(lines))
+
+
+#: Events a unit below which they are listed last.
+_RARE = 0.02
 
 
 # ---- ledger --------------------------------------------------------------------------------------------------------
@@ -188,7 +195,7 @@ def ledger(base: Side | None, new: Side, per: str) -> tuple[LedgerEntry, ...]:
     for name, side in (("base", base), ("new", new)):
         if side is None:
             continue
-        counted = {line.run for line in side.profile.ledger} & set(side.every)
+        counted = set(side.counted)
         units = math.fsum(amount(side.profile.runs[i], per) for i in counted) if per else 1.0
         if not counted or units <= 0:
             continue
@@ -206,13 +213,43 @@ def ledger(base: Side | None, new: Side, per: str) -> tuple[LedgerEntry, ...]:
         for name in counted_sides:
             row.setdefault(name, 0.0)  # this side was counted, and had none
     entries = [LedgerEntry(what, detail, where, **row) for (what, detail, where), row in sums.items()]
-    return tuple(sorted(entries, key=lambda e: (e.what, -(e.new if math.isfinite(e.new) else 0.0))))
+
+    def size(entry: LedgerEntry) -> float:
+        return max((v for v in (entry.base, entry.new) if math.isfinite(v)), default=0.0)
+
+    # What happens to fewer than one unit in fifty is not the traffic's own (its control connection, say): at the end.
+    return tuple(sorted(entries, key=lambda e: (bool(per) and size(e) < _RARE, e.what, -size(e))))
+
+
+def ledger_notes(base: Side | None, new: Side, entries: Sequence[LedgerEntry]) -> tuple[str, ...]:
+    """Where fragments are made, whether the kernel's own counters agree, and what the counts come from."""
+    from nsprof.analyse.ledger import ledger as whole
+
+    if not entries:
+        return ()
+    notes = []
+    for side in (base, new):
+        if side is None:
+            continue
+        if not side.counted:
+            notes.append(f"{side.scenario}: nothing was counted.")
+            continue
+        report = whole(side.profile, scenario=side.scenario)
+        agree = [row for row in report.reconciled if row.verdict in ("yes", "edges")]
+        against = [f"{row.what} ({row.namespace})" for row in report.reconciled if row.verdict == "no"]
+        words = f"{len(agree)} of {len(report.reconciled)} counts that the kernel has too agree with it"
+        words += f"; not: {', '.join(against)}" if against else ""
+        notes.append(f"{side.scenario}: {report.fragmentation} {words}.")
+        notes += [f"{side.scenario}: {alarm}" for alarm in report.alarms]
+    return tuple(notes)
 
 
 # ---- topology ------------------------------------------------------------------------------------------------------
 
 
-def topology(side: Side, per: str, by_namespace: CostReport | None) -> TopologyPicture | None:
+def topology(
+    side: Side, per: str, by_namespace: CostReport | None, by_device: CostReport | None = None
+) -> TopologyPicture | None:
     """The chain of the scenario as it was built, else the namespaces that have a name; None without either."""
     known = (side.profile.meta.get("topology") or {}).get(side.plain_name)
     flows = _flows(side, per)
@@ -220,31 +257,41 @@ def topology(side: Side, per: str, by_namespace: CostReport | None) -> TopologyP
     if by_namespace is not None:
         measure = by_namespace.measure
         costs = {g.label: cost_text(g.cost, measure.unit, per_noun(measure)) for g in by_namespace.groups}
+    spent: dict[tuple[str, str], str] = {}
+    if by_device is not None:
+        unit = by_device.measure.unit
+        for group in by_device.groups:
+            place, colon, name = group.label.rpartition(":")
+            if colon:
+                spent[place, name] = cost_text(group.cost, unit)
     noun = DENOMINATOR_NOUNS.get(per, per)
     note = f"skbs that each device counted per {noun}; " if per else "skbs that each device counted; "
     note += "a bridge counts only what is for the host itself; "
-    note += "CPU by namespace from the runs with hop probes." if costs else "no hop probes, so no CPU by namespace."
+    note += (
+        "CPU by namespace, and for each device's packets, from the runs with hop probes."
+        if costs
+        else "no hop probes, so no CPU by namespace."
+    )
     if isinstance(known, Mapping) and known.get("chain"):
-        return _chain(str(known["chain"]), str(known.get("shape", "")), flows, costs, note)
+        return _chain(str(known["chain"]), str(known.get("shape", "")), flows, costs, spent, note)
     spaces = [n for n in side.profile.namespaces if n.name]
     with_traffic = [ns for ns, _ in flows]
     known_labels = list(dict.fromkeys(n.label for n in spaces))
+    # Of the machine's other namespaces only those are drawn that had a part in it.
+    ours = {n.label for n in spaces if n.role}
+    known_labels = [n for n in known_labels if n in with_traffic or n in costs or n in ours] or known_labels
     labels = sorted(known_labels, key=lambda name: name not in with_traffic)[:_BOXES]  # those with traffic first
     if not labels:
         return None
     left = len(known_labels) - len(labels)
     note += f" {left:,} more namespaces are not drawn." if left else ""
     roles = {n.label: n.role for n in spaces}
-    boxes = tuple(
-        TopologyBox(
-            label,
-            roles[label],
-            _busiest([(d, t) for (ns, d), t in flows.items() if ns == label]),
-            costs.get(label, ""),
-        )
-        for label in labels
-    )
-    return TopologyPicture(boxes, (), note)
+    boxes = []
+    for label in labels:
+        lines = _busiest([(d, t) for (ns, d), t in flows.items() if ns == label])
+        own = tuple(spent.get((label, name), "") for name, _ in lines)
+        boxes.append(TopologyBox(label, roles[label], lines, costs.get(label, ""), own))
+    return TopologyPicture(tuple(boxes), (), note)
 
 
 def _busiest(lines: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
@@ -277,7 +324,12 @@ def _flow(value: float) -> str:
 
 
 def _chain(
-    chain: str, shape: str, flows: Mapping[tuple[str, str], str], costs: Mapping[str, str], note: str
+    chain: str,
+    shape: str,
+    flows: Mapping[tuple[str, str], str],
+    costs: Mapping[str, str],
+    spent: Mapping[tuple[str, str], str],
+    note: str,
 ) -> TopologyPicture:
     """`client -> eth0 ~ v0 -> br0 -> w0 ~ eth0 -> server`: "~" is a wire or pair between namespaces, and a
     "(child of ...)" device lives in another namespace than its parent; [...] is what the kernel does between."""
@@ -298,7 +350,8 @@ def _chain(
         else:
             label, role = "host", ""
         shown = tuple((line, flows.get((label, line.split(" ")[0]), _what(line))) for line in lines)
-        made.append(TopologyBox(label, role, shown, costs.get(label, "")))
+        own = tuple(spent.get((label, line.split(" ")[0]), "") for line in lines)
+        made.append(TopologyBox(label, role, shown, costs.get(label, ""), own))
     return TopologyPicture(tuple(made), tuple(links), note)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nsprof.analyse.selection import amount
@@ -102,21 +102,22 @@ def page_content(profile: Profile, baseline: Profile | None, options: Mapping[st
     missing: dict[str, str] = {}
     per = reports[-1].measure.per if reports[-1].measure.per != "share" else ""
     table = _table(sides, options, missing)
-    hop = _by_namespace(sides.new, common)
+    hop, devices = (_by_hop(sides.new, common, by) for by in ("netns", "device"))
     entries = html_facts.ledger(sides.base, sides.new, per)
     if not entries:
-        missing["ledger"] = "no run counted copies, checksums or fragments."
+        missing["ledger"] = "no run counted copies, checksums or fragments (record and bench do with --count)."
     return PageContent(
         title=str(options.get("title") or _title(sides)),
         report=reports[-1],
         diff=diff,
         table=table,
-        views=_views(sides, common, reports[-1].measure, missing),
+        views=_without_repeats(_views(sides, common, reports[-1].measure, missing), diff, reports[-1]),
         ledger=entries,
         ledger_per=per,
+        ledger_notes=html_facts.ledger_notes(sides.base, sides.new, entries),
         charts=_charts(sides, table, common),
         cards=_cards(sides, common, missing),
-        topology=html_facts.topology(sides.new, per, hop),
+        topology=html_facts.topology(sides.new, per, hop, devices),
         environment=html_facts.environment(sides.all),
         losses=html_facts.losses(sides.all, reports) if reports[-1].measure.kind == "sampled" else None,
         not_measurable=html_facts.not_measurable(sides.all),
@@ -130,9 +131,9 @@ def page_content(profile: Profile, baseline: Profile | None, options: Mapping[st
 
 
 def _side(profile: Profile, scenario: str) -> Side:
-    from nsprof.analyse.selection import choose_runs, usable_runs
+    from nsprof.analyse.selection import choose_runs
 
-    return Side(profile, scenario, choose_runs(profile, scenario, None, hop=False), usable_runs(profile, scenario))
+    return Side(profile, scenario, choose_runs(profile, scenario, None, hop=False))
 
 
 def _choose(profile: Profile, baseline: Profile | None, options: Mapping[str, Any]) -> _Sides:
@@ -222,13 +223,13 @@ def _cards(sides: _Sides, common: Mapping[str, Any], missing: dict[str, str]) ->
         return ()
 
 
-def _by_namespace(side: Side, common: Mapping[str, Any]) -> CostReport | None:
-    """CPU by namespace, where a run had hop probes to know it."""
+def _by_hop(side: Side, common: Mapping[str, Any], by: str) -> CostReport | None:
+    """CPU by namespace or device, where a run had hop probes to know it."""
     from nsprof import analyse
 
     if not any("hop" in run.probes_on for run in side.profile.runs if run.scenario == side.plain_name):
         return None
-    return analyse.report(side.profile, scenario=side.scenario, by="netns", **common)
+    return analyse.report(side.profile, scenario=side.scenario, by=by, **common)
 
 
 def _views(
@@ -271,6 +272,17 @@ def _views(
         except NsprofError as error:  # one event's lack must not cost the whole page
             missing.setdefault("events", f"{event}: {error.message}")
     return tuple(views)
+
+
+def _without_repeats(
+    views: tuple[FlameView, ...], diff: DiffReport | None, report: CostReport
+) -> tuple[FlameView, ...]:
+    """The views with those notes only that the page does not have elsewhere."""
+    said = {*report.notes, *report.alarms, *((*diff.notes, *diff.warnings) if diff else ())}
+    return tuple(
+        replace(view, tree=replace(view.tree, notes=tuple(n for n in view.tree.notes if n not in said)))
+        for view in views
+    )
 
 
 def _splits(sides: _Sides, by: str) -> bool:

@@ -45,7 +45,12 @@ def report_page(content: PageContent) -> str:
             "",
         ),
         ("functions", "Functions", _function_section(content), ""),
-        ("ledger", "What happens to each packet", parts.ledger(content.ledger, content.ledger_per), ""),
+        (
+            "ledger",
+            "What happens to each packet",
+            parts.ledger(content.ledger, content.ledger_per, content.ledger_notes),
+            "",
+        ),
         ("runs", "Every run", parts.runs(content), ""),
         ("topology", "Topology", parts.topology_section(content), ""),
         ("losses", "What was lost or could not be measured", _losses(content), ""),

@@ -232,7 +232,10 @@ def topology(picture: TopologyPicture) -> str:
             parts.append(
                 f'<rect x="{x + 8:.1f}" y="{top:.1f}" width="{width - 16:.1f}" height="30" rx="4" class="device"/>'
             )
-            parts.append(_text(x + 14, top + 13, _cut(name, room - 2), "devname"))
+            spent = box.spent[k] if k < len(box.spent) else ""
+            parts.append(_text(x + 14, top + 13, _cut(name, room - 2 - len(spent)), "devname"))
+            if spent:
+                parts.append(_text(x + width - 14, top + 13, spent, "tick", "end"))
             parts.append(_text(x + 14, top + 25, _cut(detail, int(room * 1.12) - 2), "tick"))
             ends[n, k] = (x + 8, x + width - 8, top + 15)
     for link in picture.links:

@@ -69,12 +69,14 @@ class RunChart:
 
 @dataclass(frozen=True, slots=True)
 class TopologyBox:
-    """A namespace: `lines` are its devices as (name, what flowed and what it cost); `cost` the CPU spent for it."""
+    """A namespace: `lines` are its devices as (name, what flowed); `cost` is the CPU spent for it, `spent` that for
+    each device's packets, one a line ("" where it is not known)."""
 
     title: str
     role: str
     lines: tuple[tuple[str, str], ...] = ()
     cost: str = ""
+    spent: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,7 @@ class PageContent:
     views: tuple[FlameView, ...] = ()
     ledger: tuple[LedgerEntry, ...] = ()
     ledger_per: str = ""
+    ledger_notes: tuple[str, ...] = ()
     charts: tuple[RunChart, ...] = ()
     topology: TopologyPicture | None = None
     environment: tuple[Facts, ...] = ()

@@ -33,10 +33,21 @@ def section(name: str, title: str, body: str, note: str = "") -> str:
     return f"{head}{extra}{body}</section>"
 
 
+#: Tables with more rows scroll within themselves.
+_LONG = 25
+
+
 def table(
-    heads: Sequence[str], rows: Iterable[Sequence[str]], *, caption: str, numeric: Sequence[int] = (), kind: str = ""
+    heads: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    caption: str,
+    numeric: Sequence[int] = (),
+    kind: str = "",
+    tall: bool = False,
 ) -> str:
-    """A table of escaped cells, the first column its row heads; every table can be copied as Markdown."""
+    """A table of escaped cells, the first column its row heads; every table can be copied as Markdown. A `tall` one
+    scrolls within itself."""
     right = set(numeric)
 
     def cell(n: int, words: str) -> str:
@@ -49,7 +60,8 @@ def table(
     )
     body = "".join("<tr>" + "".join(cell(n, c) for n, c in enumerate(row)) + "</tr>" for row in rows)
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table class="plain{kind}">'
+        f'<div class="scroll{" tall" if tall else ""}" tabindex="0" role="region" aria-label="{escape(caption)}">'
+        f'<table class="plain{kind}">'
         f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
@@ -167,7 +179,10 @@ def _alarms(lines: Iterable[str]) -> str:
 
 def warnings(content: PageContent) -> str:
     """Alarms of the report and warnings of the comparison."""
-    lines = [*(content.report.alarms if content.report else ()), *(content.diff.warnings if content.diff else ())]
+    compared = content.diff.warnings if content.diff else ()
+    own = content.report.alarms if content.report else ()
+    # What the comparison says of a side, in the report's words behind the side's name, is said already.
+    lines = [*(a for a in own if not any(w.endswith(f": {a}") for w in compared)), *compared]
     return _alarms(dict.fromkeys(lines))
 
 
@@ -219,10 +234,11 @@ def categories(diff: DiffReport | None, report: CostReport | None) -> str:
     )
 
 
-def ledger(entries: Sequence[LedgerEntry], per: str) -> str:
-    """Copies, checksums, segments, fragments and drops per unit, both sides."""
+def ledger(entries: Sequence[LedgerEntry], per: str, notes: Sequence[str] = ()) -> str:
+    """Copies, checksums, segments, fragments and drops per unit, both sides where both were counted."""
     if not entries:
         return ""
+    compared = any(math.isfinite(e.base) for e in entries)
 
     def figure(value: float) -> str:
         return "not probed" if math.isnan(value) else f"{value:.3g}"
@@ -230,22 +246,20 @@ def ledger(entries: Sequence[LedgerEntry], per: str) -> str:
     def size(value: float) -> str:
         return "" if math.isnan(value) else f"{value:,.0f}"
 
-    rows = [
-        [
-            e.what,
-            e.detail,
-            e.where,
-            figure(e.base),
-            figure(e.new),
-            "" if math.isnan(e.base) or math.isnan(e.new) else f"{e.new - e.base:+.3g}",
-            size(e.base_bytes),
-            size(e.new_bytes),
-        ]
-        for e in entries
-    ]
+    rows = []
+    for e in entries:
+        both = not (math.isnan(e.base) or math.isnan(e.new))
+        figures = [figure(e.new), size(e.new_bytes)]
+        if compared:
+            delta = f"{e.new - e.base:+.3g}" if both else ""
+            figures = [figure(e.base), figure(e.new), delta, size(e.base_bytes), size(e.new_bytes)]
+        rows.append([e.what, e.detail, e.where, *figures])
     each = f" per {per}" if per else ""
-    heads = ["Event", "Detail", "Where", f"base{each}", f"new{each}", "delta", "base bytes", "new bytes"]
-    return table(heads, rows, caption=f"Events on packets{each}", numeric=range(3, 8))
+    figures = ["base", "new", "delta", "base bytes", "new bytes"] if compared else ["calls", "bytes"]
+    heads = ["Event", "Detail", "Where", *figures]
+    words = "".join(f"<p>{escape(note)}</p>" for note in notes)
+    caption = f"Events on packets, calls and bytes{each}"
+    return words + table(heads, rows, caption=caption, numeric=range(3, len(heads)), tall=len(rows) > _LONG)
 
 
 def runs(content: PageContent) -> str:
@@ -273,11 +287,12 @@ def topology_section(content: PageContent) -> str:
     if content.topology is None or not content.topology.boxes:
         return ""
     rows = [
-        [box.title, box.role, name, detail, box.cost]
+        [box.title, box.role, name, detail, box.spent[n] if n < len(box.spent) else "", box.cost]
         for box in content.topology.boxes
-        for name, detail in (box.lines or (("", ""),))
+        for n, (name, detail) in enumerate(box.lines or (("", ""),))
     ]
-    listed = table(["Namespace", "Role", "Device", "Traffic", "CPU"], rows, caption="Namespaces and devices")
+    heads = ["Namespace", "Role", "Device", "Traffic", "CPU for its packets", "CPU of the namespace"]
+    listed = table(heads, rows, caption="Namespaces and devices")
     note = f'<p class="note">{escape(content.topology.note)}</p>' if content.topology.note else ""
     drawn = topology(content.topology)
     return f"{note}<figure>{drawn}</figure><details><summary>The same as a table</summary>{listed}</details>"
