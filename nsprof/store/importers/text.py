@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 
 from nsprof.kernelnames import HARDIRQ_ENTRY, SOFTIRQ_ENTRY
 from nsprof.model.profile import FrameKind
 
-__all__ = ["KERNEL_ENTRY", "cuts", "kernel_dso", "stretches", "to_utf8", "windows"]
+__all__ = ["KERNEL_ENTRY", "cuts", "forget", "kernel_dso", "stretches", "to_utf8", "windows"]
 
 _WINDOW = 1 << 20
 _STRETCH = 32 << 20
@@ -89,6 +90,15 @@ def _pieces(buf: memoryview, separator: bytes, window: int) -> Iterator[memoryvi
         yield from cuts(buf, separator, window)
 
 
+def forget(buf: memoryview, start: int, end: int) -> None:
+    """Let go of the memory that a part of a mapped file takes; reading it once more would bring it back."""
+    mapped = buf.obj
+    if isinstance(mapped, mmap.mmap) and len(mapped) == len(buf):
+        start, end = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
+        if end > start:
+            mapped.madvise(mmap.MADV_DONTNEED, start, end - start)
+
+
 def cuts(buf: memoryview, separator: bytes, window: int) -> Iterator[memoryview]:
     """Pieces between separators; the place to cut is looked for from the end of a window."""
     at = 0
@@ -109,6 +119,7 @@ def cuts(buf: memoryview, separator: bytes, window: int) -> Iterator[memoryview]
         else:
             skip = len(separator)
         yield buf[at:cut]
+        forget(buf, at, cut)
         at = cut + skip
         size = window
 

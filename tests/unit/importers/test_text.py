@@ -130,6 +130,18 @@ def test_many_windows_give_the_same_as_one(monkeypatch: pytest.MonkeyPatch) -> N
     assert whole.samples.weight.sum() == sum(range(500))
 
 
+def test_a_mapped_file_that_is_let_go_of_on_the_way_is_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script_text = "".join(SAMPLE.format(head=f"app {n % 3 + 1} 5.{n:06d}: 3 cycles:") + "\n" for n in range(500))
+    folded_text = "".join(f"a;b{n % 7};c{n} {n}\n" for n in range(5000))
+    monkeypatch.setattr("nsprof.store.importers.text._STRETCH", 20_000)
+    for name, text, samples in (("s", script_text, 500), ("f", folded_text, 4999 * 2500)):
+        file = tmp_path / name
+        file.write_text(text)
+        assert int(import_file(file).samples.count.sum()) == samples
+
+
 def test_columns_and_lines_read_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of the usual form are read as columns; a remark inside sends each through the line-by-line reader."""
     lines = (

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nsprof.store.importers.perfdata.header import Damage
+from nsprof.store.importers.text import forget
 
 __all__ = ["SAMPLE", "Batch", "Scan"]
 
@@ -66,6 +67,7 @@ class Scan:
             at = np.concatenate(samples)
             for first in range(0, max(len(at), 1), _BATCH):
                 yield Batch(buf, at[first : first + _BATCH], others if not first else [])
+            forget(buf, begin, pos)
             if pos - begin < _STRETCH:
                 break
         if whole and self.damage is None and pos < end:
