@@ -66,7 +66,7 @@ _IN_HAND = frozenset(
         "gro_skb_finish",
     }
 )
-#: The loop that fetches packets: below it and outside of them nobody's packet is in hand.
+#: The loops that fetch packets: below them and outside of packets nobody's is in hand.
 _LOOP = frozenset({"net_rx_action", "napi_threaded_poll", "napi_threaded_poll_loop"})
 #: Handlers that take a packet from one device to another within one reception.
 _MOVING = frozenset({"macvlan_handle_frame", "ipvlan_handle_frame", "bond_handle_frame", "team_handle_frame"})
@@ -77,7 +77,7 @@ class Place(IntEnum):
 
     TRANSMIT, RECEIVE, FORWARD: inside one, of which the probes know the device; MOVING: in a handler that takes a
     received packet to another device. TASK: outside a packet in a system call, user mode or a kernel thread: the
-    task's own namespace. BETWEEN: in the loop that fetches packets, or in a driver's poll before it hands one over.
+    task's own namespace. BETWEEN: in the softirq loop, in that which fetches packets, or in a driver's poll before it hands one over.
     PROBING: a probe at work. NOBODY: none of these (a packet of which the probes are not told yet, another softirq,
     an interrupt).
     """
@@ -92,8 +92,8 @@ class Place(IntEnum):
     PROBING = 7
 
 
-#: What standing() says of each sample. `nesting`: transmissions that its stack is inside of; `bridging`: whether, of the
-#: innermost reception, a bridge's handler is at work.
+#: What standing() says of each sample. `nesting`: transmissions that its stack is inside of; `bridging`: whether a
+#: bridge's handler is at work on the packet received.
 STANDING = np.dtype([("place", "u1"), ("nesting", "u1"), ("bridging", "u1")])
 
 
@@ -140,6 +140,8 @@ def _own_part(frames: Sequence[str]) -> list[str]:
 
 
 def _in_loop(frames: Sequence[str], part: Sequence[str]) -> bool:
+    if not part:
+        return True  # in the loop over the softirqs itself, or late by an interrupt that it enabled
     entry = fold_suffixes(frames[len(part)]) if len(part) < len(frames) else ""
     return entry in _LOOP or not _LOOP.isdisjoint(part)
 
@@ -158,8 +160,8 @@ def hop_columns(keys: NDArray[Any], standings: NDArray[Any]) -> NDArray[Any]:
     Where the probes know no more than a device's name, `name` is that and the identity is zero.
 
     The probes' innermost transmission is the sample's only if as many are noted as the stack is inside of: one that
-    has just returned may look alive, since other functions run where its frames were. A bridge that has handed a packet
-    up and goes on works for its port again, which is then noted where a transmission would be.
+    has just returned may look alive, since other functions run where its frames were. A bridge that has handed a
+    packet up and goes on works for its port again, which is then noted where a transmission would be.
     """
     hop = np.zeros(len(keys), HOP_COLUMNS)
     where = standings["place"]

@@ -99,7 +99,7 @@ class Rung:
 
     `weaker` says what this rung knows less than the best; `named`: a device's name and nothing else. `measured`: the
     distance from the probe's frame to that of the transmission has to be found out; otherwise the program takes it
-    from the registers. `inside`: the probe runs in the midst of the function, which later calls what it calls with the
+    from the registers. `inside`: the probe runs in the midst of the function, which later calls others with the
     return address in the same place. All three may raise ProbeError or OSError.
     """
 

@@ -92,6 +92,7 @@ SOFT = ["net_rx_action", "handle_softirqs", "do_softirq"]
     ("frames", "place"),
     [
         (["net_rx_action", "handle_softirqs"], Place.BETWEEN),
+        (["handle_softirqs", "__irq_exit_rcu", "sysvec_call_function_single", "do_syscall_64"], Place.BETWEEN),
         (["_raw_spin_unlock_irq", "process_backlog", "__napi_poll", *SOFT], Place.BETWEEN),
         (["_find_next_bit", "skb_defer_free_flush", *SOFT], Place.BETWEEN),
         (["veth_xdp_rcv_skb", "veth_xdp_rcv", "veth_poll", "__napi_poll", *SOFT], Place.BETWEEN),
@@ -116,7 +117,7 @@ def test_between_packets_is_only_what_has_none_in_hand(frames: list[str], place:
 
 
 def test_a_transmission_that_has_returned_is_not_taken_for_the_one_around_it() -> None:
-    """In a tunnel's work behind the inner transmission, on frames where that one's were: it looks alive by address."""
+    """In a tunnel's work behind the inner transmission, where that one's frames were: it looks alive by address."""
     frames = ["rcu_read_unlock", "ip_finish_output2", "iptunnel_xmit", "vxlan_xmit", "dev_hard_start_xmit"]
     assert standing(frames, Context.TASK) == (Place.TRANSMIT, 1, False)
     inner = ["veth_xmit", "dev_hard_start_xmit", "__dev_queue_xmit", *frames[1:]]
