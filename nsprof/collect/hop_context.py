@@ -77,9 +77,9 @@ class Place(IntEnum):
 
     TRANSMIT, RECEIVE, FORWARD: inside one, of which the probes know the device; MOVING: in a handler that takes a
     received packet to another device. TASK: outside a packet in a system call, user mode or a kernel thread: the
-    task's own namespace. BETWEEN: in the softirq loop, in that which fetches packets, or in a driver's poll before it hands one over.
-    PROBING: a probe at work. NOBODY: none of these (a packet of which the probes are not told yet, another softirq,
-    an interrupt).
+    task's own namespace. BETWEEN: in the softirq loop, in that which fetches packets, or in a driver's poll before it
+    hands one over. PROBING: a probe at work. NOBODY: none of these (a packet of which the probes are not told yet,
+    another softirq, an interrupt).
     """
 
     NOBODY = 0
