@@ -56,7 +56,7 @@ def test_own_cpu_time_shows_up_as_busy() -> None:
         pass
     after = cputime.read()
     busy = cputime.busy_seconds(before, after)
-    assert sum(busy.values()) > 0.199
+    assert sum(busy.values()) > 0.18  # a tick of 10 ms at either end may not be in yet
     assert all(0 <= b <= cputime.wall_seconds(before, after) + 0.05 for b in busy.values())
 
 
