@@ -6,6 +6,7 @@ Reading a namespace costs some 50 us of CPU, so not all of a thousand are read e
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import time
@@ -19,7 +20,7 @@ from nsprof import netns
 from nsprof.collect import names, rtdump
 from nsprof.errors import TopologyError
 
-__all__ = ["Devices", "Key", "Rate", "Reading"]
+__all__ = ["STILL", "Devices", "Key", "Rate", "Reading"]
 
 #: (inode, cookie) of a namespace; the cookie is 0 before Linux 5.14.
 Key = tuple[int, int]
@@ -31,6 +32,7 @@ _SHOWN = [
 _LABELS_MAX = 20_000
 _LOOK_S = 10.0  # how often namespaces are listed and named again
 _HURRY_S = 1.0  # ... at the earliest, when a sample shows one that is not known
+_VERSIONS = itertools.count(1)
 _TURNS = 16  # namespaces that take their turn in one reading
 
 
@@ -82,6 +84,10 @@ class Devices:
     _looked_s: float = -1e9
     _strangers: frozenset[int] = frozenset()
     _turn: int = 0
+    #: Which rows of `active` are a namespace's: with a thousand of them, looking through all costs more than reading.
+    _moving: dict[Key, list[tuple[int, int, int]]] = field(default_factory=dict)
+    #: Another number whenever anything but rates has changed: what is at rest can be drawn as before until then.
+    version: int = field(default_factory=lambda: next(_VERSIONS))
 
     def frozen(self) -> Devices:
         """A copy that later readings do not change, for a display that stands still."""
@@ -94,6 +100,7 @@ class Devices:
             named=dict(self.named),
             labels=dict(self.labels),
             _still=dict(self._still),
+            _moving={},
         )
 
     def look(self, inodes: Iterable[int] = ()) -> None:
@@ -103,11 +110,14 @@ class Devices:
         if age < (_HURRY_S if new else _LOOK_S):
             return
         own = netns.inode()
+        before = (self.paths, self.names)
         self.paths = {**names.paths_of(), own: "/proc/self/ns/net"}
         self.names = names.names_of(self.paths)
         # Without a file and without a process (held by a socket, or gone): asking again each second finds nothing.
         self._strangers = frozenset(new - self.paths.keys())
         self._looked_s = time.monotonic()
+        if (self.paths, self.names) != before:
+            self.version = next(_VERSIONS)
         gone = self.keys.keys() - self.paths.keys()
         for inode in gone:
             self._forget(self.keys.pop(inode))
@@ -115,14 +125,22 @@ class Devices:
     def _forget(self, key: Key) -> None:
         self._last.pop(key, None)
         self._still.pop(key, None)
-        for row in [row for row in self.active if row[:2] == key]:
-            del self.active[row]
+        self._at_rest(key)
+        self.version = next(_VERSIONS)
+
+    def _at_rest(self, key: Key) -> None:
+        for row in self._moving.pop(key, ()):
+            self.active.pop(row, None)
+
+    def resting(self) -> list[tuple[int, int, int]]:
+        """Devices of the namespaces that were read twice, moving or not; changes only when `version` does."""
+        return [row for row in self.labels if row[2] and row[:2] in self._still]
 
     def rate(self, row: tuple[int, int, int]) -> Rate | None:
         """What a device carries; None where its namespace has not been read twice."""
         found = self.active.get(row)
         if found is None and row[2] and row[:2] in self._still and row in self.labels:
-            return _STILL
+            return STILL
         return found
 
     def read(self, wanted: Iterable[int], turns: int = _TURNS) -> None:
@@ -149,6 +167,8 @@ class Devices:
         before_key = self.keys.get(inode)
         if before_key is not None and before_key != key:  # another namespace under a reused inode
             self._forget(before_key)
+        if before_key != key:
+            self.version = next(_VERSIONS)
         self.keys[inode] = key
         self.now[key] = self._last[key] = reading
         if before is not None and reading.at_s > before.at_s:
@@ -159,6 +179,7 @@ class Devices:
         if len(self.labels) > _LABELS_MAX:
             self.labels = {row: name for row, name in self.labels.items() if row[:2] in self._last}
             self.named = {each: name for each, name in self.named.items() if each in self._last}
+        self.version = next(_VERSIONS)
         self.named[key] = self.names.get(key[0], "")
         for index, name in socket.if_nameindex():
             self.labels[(*key, index)] = os.fsencode(name).decode("utf-8", "backslashreplace")
@@ -167,12 +188,17 @@ class Devices:
         seconds = reading.at_s - before.at_s
         indexes, begin, end = reading.since(before)
         moved = np.where(end >= begin, end - begin, 0)[:, _SHOWN]
-        self._still[key] = True
-        for row in [row for row in self.active if row[:2] == key]:
-            del self.active[row]
-        for number in np.flatnonzero(moved.any(axis=1)).tolist():
-            rx, tx, rx_bytes, tx_bytes, *drops = (moved[number] / seconds).tolist()
-            self.active[(*key, int(indexes[number]))] = Rate(rx, tx, rx_bytes + tx_bytes, sum(drops), seconds)
+        if key not in self._still:
+            self._still[key] = True
+            self.version = next(_VERSIONS)
+        self._at_rest(key)
+        numbers = np.flatnonzero(moved.any(axis=1))
+        rates = (moved[numbers] / seconds).tolist()
+        for index, (rx, tx, rx_bytes, tx_bytes, *drops) in zip(indexes[numbers].tolist(), rates, strict=True):
+            row = (*key, index)
+            self.active[row] = Rate(rx, tx, rx_bytes + tx_bytes, sum(drops), seconds)
+            self._moving.setdefault(key, []).append(row)
 
 
-_STILL = Rate(0.0, 0.0, 0.0, 0.0, 0.0)
+#: What a device carries that was read twice and did nothing.
+STILL = Rate(0.0, 0.0, 0.0, 0.0, 0.0)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from operator import attrgetter
 
 from nsprof.model.profile import Context
 from nsprof.render.top import FunctionLine, TopRow, TopView
 from nsprof.top import SORTS, TopOptions
-from nsprof.top.devices import Devices, Rate
+from nsprof.top.devices import STILL, Devices, Rate
 from nsprof.top.watch import Cell, RowKey, Snapshot
 
 __all__ = ["HELP", "State", "cells_of", "row_dict", "rows_of", "view_of"]
@@ -17,6 +18,7 @@ __all__ = ["HELP", "State", "cells_of", "row_dict", "rows_of", "view_of"]
 _TASK = (Context.TASK, Context.SCHED, Context.UNKNOWN)
 _LOSS_ALARM = 0.01
 _FUNCTIONS = 40
+_NAME_ORDER = attrgetter("namespace", "device", "key")
 
 HELP = (
     "",
@@ -50,6 +52,8 @@ class State:
     selected: RowKey | None = None
     position: int = 0
     message: str = ""
+    #: (version of the devices, by, the rows that --idle adds), kept since most of a thousand namespaces do nothing
+    at_rest: tuple[int, str, dict[RowKey, TopRow]] = (0, "", {})
 
     @classmethod
     def of(cls, options: TopOptions) -> State:
@@ -105,22 +109,33 @@ def rows_of(snapshot: Snapshot, devices: Devices, state: State, *, hop: bool) ->
     for key, rate in devices.active.items():
         if rate.skb > 0:
             keys.setdefault(key if state.by == "device" else (*key[:2], 0))
-    if state.idle:
-        if state.by == "device":
-            keys.update(dict.fromkeys(row for row in devices.labels if devices.rate(row) is not None))
-        listed = {key[0] for key in keys}
-        for inode in devices.paths:
-            if inode not in listed:
-                keys.setdefault((*devices.keys.get(inode, (inode, 0)), 0))
+    if state.idle and state.by == "device":
+        keys.update(dict.fromkeys(devices.active))  # those that only drop, too
     busiest = _busiest(devices) if state.by == "namespace" else {}
     blank = Cell()
+    rows = [_row(key, cells.get(key, blank), snapshot.seconds, devices, busiest, hop) for key in keys]
+    rows.sort(key=_NAME_ORDER)
+    if state.idle:
+        listed = {key[0] for key in keys}
+        still = _at_rest(devices, state, hop)
+        rows += [r for k, r in still.items() if k not in keys and (k[2] or k[0] not in listed)]
     word = state.filter.casefold()
-    rows = []
-    for key in keys:
-        row = _row(key, cells.get(key, blank), snapshot.seconds, devices, busiest, hop)
-        if not word or word in row.namespace.casefold() or word in row.device.casefold():
-            rows.append(row)
+    if word:
+        rows = [row for row in rows if word in row.namespace.casefold() or word in row.device.casefold()]
     return _sorted(rows, state)
+
+
+def _at_rest(devices: Devices, state: State, hop: bool) -> dict[RowKey, TopRow]:
+    """The rows of devices that carry nothing, and of namespaces that have none, in the order of their names."""
+    version, by, rows = state.at_rest
+    if (version, by) != (devices.version, state.by):
+        keys = devices.resting() if state.by == "device" else []
+        listed = {key[0] for key in keys}
+        keys += [(*devices.keys.get(inode, (inode, 0)), 0) for inode in devices.paths if inode not in listed]
+        made = [_row(key, Cell(), 1.0, devices, {}, hop, still=True) for key in keys]
+        rows = {row.key: row for row in sorted(made, key=_NAME_ORDER)}
+        state.at_rest = (devices.version, state.by, rows)
+    return rows
 
 
 def _row(
@@ -130,11 +145,13 @@ def _row(
     devices: Devices,
     busiest: dict[tuple[int, int], tuple[int, Rate]],
     hop: bool,
+    *,
+    still: bool = False,
 ) -> TopRow:
     inode, cookie, ifindex = key
     scale = 1e-7 / seconds  # ns in an interval to percent of one CPU
     contexts = cell.contexts
-    rate = devices.rate(key)
+    rate = (STILL if ifindex else None) if still else devices.rate(key)
     device = devices.labels.get(key, f"if{ifindex}") if ifindex else "-"
     if not ifindex and (inode, cookie) in busiest:
         index, rate = busiest[inode, cookie]
@@ -172,7 +189,7 @@ def _sorted(rows: list[TopRow], state: State) -> list[TopRow]:
         "drops": lambda r: -number(r.drops_s),
         "name": lambda r: (r.namespace, r.device),
     }
-    rows.sort(key=lambda r: (r.namespace, r.device, r.key))
+    rows.sort(key=_NAME_ORDER)  # quick: two runs that are in order
     rows.sort(key=keys[state.sort], reverse=state.reverse)
     return rows
 
