@@ -237,6 +237,8 @@ def main() -> int:
     every = faults_of(options.faults) if options.faults else (*FAULTS, *MORE, *PAIRS, *TWINS)
     if options.guest:
         every = GUEST
+    elif options.stored and not (options.faults or options.aa):
+        every = (*every, *GUEST)
     if options.aa:
         clean = islice(cycle(_clean_sides()), options.skip + options.aa)
         every = tuple(replace(f, name=f"{f.name} {i}") for i, f in enumerate(clean, 1))[options.skip :]
@@ -254,7 +256,7 @@ def main() -> int:
         if options.keep:
             options.keep.mkdir(parents=True, exist_ok=True)
             store.save(profile, options.keep / f"{_file(fault.name)}.nsprof")
-        rows.append(judge(fault, profile, "ns"))
+        rows.append(judge(fault, profile, "guest" if fault in GUEST else "ns"))
         _print(rows[-1])
     if options.kernel or (options.stored and not options.faults):
         from tests.causes_simulated import seeds, simulated, stored
