@@ -32,7 +32,7 @@ def info_parts(info: Mapping[str, Any]) -> list[Part]:
     if isinstance(notes, list) and notes:
         parts.append(Lines(tuple(map(str, notes)), "dim", bullet=True))
     parts += [gap(), _events(info["events"]), gap(), _runs(info["runs"])]
-    warnings = [f"run {r['run'] + 1}: {w}" for r in info["runs"] for w in r["warnings"]]
+    warnings = _warnings(info["runs"])
     if warnings:
         parts += [gap(), Lines(tuple(f"WARNING: {w}" for w in warnings), "yellow")]
     if info["probes"]:
@@ -43,6 +43,15 @@ def info_parts(info: Mapping[str, Any]) -> list[Part]:
     if isinstance(host, Mapping) and host:
         parts += [gap(), Heading("Host"), Lines(tuple(_host(host)))]
     return parts
+
+
+def _warnings(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Each once, with the runs that had it."""
+    by_text: dict[str, list[str]] = {}
+    for run in runs:
+        for text in dict.fromkeys(run["warnings"]):
+            by_text.setdefault(text, []).append(str(run["run"] + 1))
+    return [f"run{'s' * (len(numbers) > 1)} {', '.join(numbers)}: {text}" for text, numbers in by_text.items()]
 
 
 def _flat(value: Any) -> str:

@@ -130,6 +130,41 @@ def test_churn_and_its_runs_are_as_documented(capsys: pytest.CaptureFixture[str]
     check(json.loads(capsys.readouterr().out), KNOWN)
 
 
+def test_simulated_scenarios_are_as_documented(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from nsprof.cli.common import write_json
+    from nsprof.simulate import report
+
+    boot = SimpleNamespace(
+        background=1.0,
+        minimum=2.0,
+        worst=SimpleNamespace(instructions=3),
+        repetitions=1,
+        others=SimpleNamespace(kinds=[SimpleNamespace(name="timer", samples=2, instructions=300.0)]),
+        samples=[1, 2],
+        modal_share=0.5,
+        bad_luck=0.25,
+        sample=SimpleNamespace(unmatched=0),
+        denominators={"skb": 1.0},
+    )
+    group = SimpleNamespace(
+        kernel="6.1",
+        scenario="host",
+        boots=(boot,),
+        scale=1.0,
+        per_unit=lambda _: [7.0],
+        functions=lambda: {"f": 3.0},
+    )
+    monkeypatch.setattr(report, "groups_of", lambda _: [group])
+    monkeypatch.setattr(report, "_noun", lambda _: "packet")
+    write_json("simulate", report.document(SimpleNamespace(workload="udp-rr"), ()))  # type: ignore[arg-type]
+    check(json.loads(capsys.readouterr().out), KNOWN)
+    rows = [{"scenario": "host", "kernel": "6.1", "rules": 8, "instructions": 7.0}]
+    write_json("simulate-sweep", {"swept": "rules", "rows": rows})
+    check(json.loads(capsys.readouterr().out), KNOWN)
+
+
 def test_doctor_is_as_documented(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from nsprof.collect import preflight
 
