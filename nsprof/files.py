@@ -18,13 +18,15 @@ from nsprof.errors import NsprofError
 __all__ = ["cache_root", "near_names", "private_cache", "replacing"]
 
 
-def near_names(path: str | os.PathLike[str], *, suffix: str = ".nsprof") -> str:
+def near_names(path: str | os.PathLike[str], *, suffix: str = ".nsprof", directories: bool = False) -> str:
     """What may have been meant by a file that is not there, in words for a hint: names like it in its folder, else
-    the files with `suffix` there, newest first; "" where there is nothing to offer.
+    the files with `suffix` there, newest first; "" where there is nothing to offer. Or the same of `directories`.
     """
     place = Path(path)
     try:
-        names = [entry.name for entry in os.scandir(place.parent) if entry.is_file()]
+        names = [
+            entry.name for entry in os.scandir(place.parent) if (entry.is_dir() if directories else entry.is_file())
+        ]
     except FileNotFoundError:
         return f"there is no directory {place.parent}"
     except OSError:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nsprof.errors import EvidenceError, NsprofError, UsageError
+from nsprof.files import near_names
 from nsprof.model.metrics import History, HistoryPoint
 from nsprof.model.profile import Profile
 
@@ -49,7 +50,9 @@ def read_directory(
 
     place = Path(directory)
     if not place.is_dir():
-        raise UsageError(f"{directory}: no such directory", "nsprof history DIR reads the *.nsprof files in it")
+        what = "is a file, not a directory" if place.exists() else "no such directory"
+        hint = "" if place.exists() else near_names(directory, suffix="", directories=True)
+        raise UsageError(f"{directory}: {what}", hint or "nsprof history DIR reads the *.nsprof files in it")
     entries: list[Entry] = []
 
     def one(path: Path) -> tuple[list[Entry], list[str]]:

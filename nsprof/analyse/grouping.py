@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nsprof.analyse import categories
-from nsprof.analyse.filters import device_label, effective_namespace
+from nsprof.analyse.filters import device_label, effective_namespace, near
 from nsprof.analyse.selection import View
 from nsprof.errors import UsageError
 from nsprof.model.profile import Context, Direction, Profile
@@ -36,7 +36,7 @@ class Groups:
 def group(chosen: View, by: str, row_category: NDArray[np.int64] | None = None) -> Groups:
     """Split a view. `row_category` is needed by "category". Raises UsageError for an unknown split."""
     if by not in BY:
-        raise UsageError(f"cannot split by {by!r}", f"there are: {', '.join(BY)}")
+        raise UsageError(f"cannot split by {by!r}", near(by, BY))
     if by == "category":
         if row_category is None:
             raise ValueError("categories are needed")

@@ -186,6 +186,7 @@ def run(argv: list[str] | None = None) -> None:
         _flush()
     except click.ClickException as error:
         error.show()
+        _suggest(error)
         status = 2
     except (click.Abort, KeyboardInterrupt):
         click.echo("nsprof: interrupted", err=True)
@@ -221,6 +222,22 @@ def run(argv: list[str] | None = None) -> None:
         )
         status = _failure(words)
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _suggest(error: click.ClickException) -> None:
+    """Of a word that is none of an option's, the one that may have been meant."""
+    if (
+        not isinstance(error, click.BadParameter)
+        or error.param is None
+        or not isinstance(error.param.type, click.Choice)
+    ):
+        return
+    word = error.message.partition(" is not one of ")[0].strip("'\"")
+    import difflib
+
+    near = difflib.get_close_matches(word, [str(choice) for choice in error.param.type.choices], n=1)
+    if near:
+        click.echo(f"Did you mean '{near[0]}'?", err=True)
 
 
 class _Terminated(BaseException):

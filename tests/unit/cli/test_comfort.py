@@ -64,6 +64,9 @@ def test_every_verb_speaks_json_unless_there_is_a_reason() -> None:
         ("record --frq 99 -- true", "--freq"),
         ("record --in pod --durration 3 -- true", "--duration"),
         ("bench --scenrio host -- true", "--scenario"),
+        ("report --context softrq", "softirq"),
+        ("completion bahs", "bash"),
+        ("export --format fodled", "folded"),
     ],
 )
 def test_a_near_miss_is_told_what_was_meant(words: str, near: str, tmp_path: Path) -> None:

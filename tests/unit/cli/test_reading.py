@@ -129,6 +129,9 @@ def test_diff_finds_its_two_sides(words: Sequence[str], place: Path, capsys: pyt
         (("report", "--html", "-", "--json"), 2, "both write to stdout"),
         (("flamegraph", "-o", "-", "--json", "host.nsprof"), 2, "both write to stdout"),
         (("ledger", "host.nsprof", "--baseline", "hots"), 2, "did you mean"),
+        (("history", "../" + "x" * 9), 2, "no such directory"),
+        (("history", "host.nsprof"), 2, "is a file, not a directory"),
+        (("report", "--by", "netn"), 2, "did you mean 'netns'?"),
     ],
 )
 def test_bad_input_is_one_line_and_a_status(
