@@ -7,6 +7,8 @@ parts (who and what) once each; times and addresses are read by numpy.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +22,9 @@ __all__ = ["add_blocks", "frames_of"]
 
 _ROUNDS = 24
 _MAX_HEADER = 4096
+_MANY = 16  # lines without a blank one between them that may be samples by themselves
+_LINES = 100_000
+_BLANKS = 24
 _UNKNOWN = np.frombuffer(b"[unknown] (", "u1")
 _NAME_AT = 18  # tab, address in 16 columns, blank
 
@@ -31,29 +36,91 @@ def add_blocks(tables: Tables, text: memoryview, *, beside: bool) -> Iterator[tu
     ends = c.newlines(buf)
     head, last = _blocks(ends)
     begin = _starts(ends, head)
-    task, cpu, event, weight, time, known = _headers(tables, buf, begin, ends[head])
-    leaf, rest = _stacks(tables, buf, ends, (head, last), known & (last > head))
+    heads = _headers(tables, buf, begin, ends[head])
+    second = buf[np.minimum(ends[head] + 1, len(buf) - 1)] if len(buf) else buf
+    stacked = (last > head) & ((second == 9) | (second == 32))  # else a line without a stack, and another
+    leaf, rest = _stacks(tables, buf, ends, (head, last), heads.known & stacked)
     whole = (leaf >= 0) & (rest >= 0)
-    pick = np.flatnonzero(whole)
-    tables.columns.append(
-        (
-            task[pick].astype("u4"),
-            cpu[pick].astype("u2"),
-            event[pick].astype("u2"),
-            weight[pick],
-            time[pick],
-            leaf[pick].astype("u4"),
-            rest[pick].astype("u4"),
-        )
-    )
+    tables.columns.append(heads.columns(np.flatnonzero(whole), leaf, rest))
     odd = np.flatnonzero(~whole)
     tables.last_is_odd = bool(len(whole)) and not whole[-1]
     follows = ~whole[odd - 1]
     if len(odd) and odd[0] == 0:
         follows[0] = beside
-    stops = ends[last[odd]]
-    for at, stop_at, joined in zip(begin[odd].tolist(), stops.tolist(), follows.tolist(), strict=True):
-        yield bytes(text[at:stop_at]), joined
+    for block, joined in zip(odd.tolist(), follows.tolist(), strict=True):
+        first, final = int(head[block]), int(last[block])
+        lines = _samples_a_line(tables, buf, ends, first, final) if final - first >= _MANY else None
+        if lines is None:
+            yield bytes(text[begin[block] : ends[final]]), joined
+            continue
+        for line in lines:
+            yield bytes(text[ends[line - 1] + 1 if line else 0 : ends[line]]), False
+
+
+@dataclass(slots=True)
+class _Heads:
+    """What header lines say; `known` whether each was understood, `end` where what was read of it ends."""
+
+    task: NDArray[np.int64]
+    cpu: NDArray[np.int64]
+    event: NDArray[np.int64]
+    weight: NDArray[np.float64]
+    time: NDArray[np.uint64]
+    end: NDArray[np.int64]
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        """Whether each line was understood."""
+        return (self.task >= 0) & (self.event >= 0)
+
+    def columns(self, rows: NDArray[np.int64], leaf: NDArray[np.int64], rest: NDArray[np.int64]) -> tuple[Any, ...]:
+        """The columns of some rows, as `Tables.columns` wants them."""
+        return (
+            self.task[rows].astype("u4"),
+            self.cpu[rows].astype("u2"),
+            self.event[rows].astype("u2"),
+            self.weight[rows],
+            self.time[rows],
+            leaf[rows].astype("u4"),
+            rest[rows].astype("u4"),
+        )
+
+
+def _samples_a_line(
+    tables: Tables, buf: NDArray[np.uint8], ends: NDArray[np.int64], first: int, last: int
+) -> list[int] | None:
+    """Take in lines that are samples by themselves, their frame behind the event (recorded without call chains);
+    returns the lines that are not, or None, with nothing taken in, where some seem to belong to those above them."""
+    made: list[tuple[Any, ...]] = []
+    others: list[NDArray[np.int64]] = []
+    bare = 0
+    for low in range(first, last + 1, _LINES):
+        line = np.arange(low, min(low + _LINES, last + 1))
+        begin, end = _starts(ends, line), ends[line]
+        if (buf[begin] == 9).any():
+            return None
+        heads = _headers(tables, buf, begin, end, flat=True)
+        leaf = np.full(len(line), -1, "i8")
+        framed = buf[end - 1] == 41
+        leaf[heads.known & ~framed] = tables.unknown
+        bare += int((heads.known & ~framed).sum())
+        rows = np.flatnonzero(heads.known & framed)
+        at = heads.end[rows]
+        for _ in range(_BLANKS):
+            at = at + (buf[at] == 32)
+        stop = c.digits_after(buf, at, 16)
+        fits = (stop > at) & (stop - _NAME_AT + 1 >= heads.end[rows]) & (stop < end[rows])
+        rows, stop = rows[fits], stop[fits]
+        which, pieces = c.distinct(buf, stop - _NAME_AT + 1, end[rows])
+        leaf[rows] = frames_of(tables, pieces)[which]
+        left = line[leaf < 0]
+        if (buf[_starts(ends, left)] == 32).any():
+            return None
+        others.append(left)
+        made.append(heads.columns(np.flatnonzero(leaf >= 0), leaf, np.full(len(line), tables.empty)))
+    tables.columns.extend(made)
+    tables.bare += bare
+    return [line for part in others for line in part.tolist()]
 
 
 def _starts(ends: NDArray[np.int64], line: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -75,33 +142,47 @@ def _blocks(ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int6
 
 
 def _headers(
-    tables: Tables, buf: NDArray[np.uint8], begin: NDArray[np.int64], end: NDArray[np.int64]
-) -> tuple[
-    NDArray[np.int64],
-    NDArray[np.int64],
-    NDArray[np.int64],
-    NDArray[np.float64],
-    NDArray[np.uint64],
-    NDArray[np.bool_],
-]:
-    """(task, cpu, event, weight, time_ns, whether the line was understood) of the first line of every block."""
+    tables: Tables, buf: NDArray[np.uint8], begin: NDArray[np.int64], end: NDArray[np.int64], *, flat: bool = False
+) -> _Heads:
+    """What header lines say. `flat`: something else may follow the event in its line."""
     number = len(begin)
     colon, fraction = _colons(buf, begin, end)
     rows = np.flatnonzero(colon >= 0)
     time, stamp, good = _times(buf, begin[rows], colon[rows], fraction[rows])
-    rows, stamp = rows[good], stamp[good]
+    rows, stamp, time = rows[good], stamp[good], time[good]
+    stop = end[rows]
+    if flat:
+        behind, fits = _behind_event(buf, colon[rows], stop)
+        rows, stamp, time, stop = rows[fits], stamp[fits], time[fits], behind[fits]
     times = np.zeros(number, "u8")
-    times[rows] = time[good]
+    times[rows] = time
+    stops = np.zeros(number, "i8")
+    stops[rows] = stop
     task, cpu, event = (np.full(number, -1, "i8") for _ in range(3))
     weight = np.zeros(number)
     which, pieces = c.distinct(buf, begin[rows], stamp - 1)
     found = np.array([_who(tables, text) for text in pieces.tolist()], "i8").reshape(-1, 2)
     task[rows], cpu[rows] = found[which, 0], found[which, 1]
-    which, pieces = c.distinct(buf, colon[rows], end[rows])
+    which, pieces = c.distinct(buf, colon[rows], stop)
     meaning = [_what(tables, text) for text in pieces.tolist()]
     event[rows] = np.array([m[0] for m in meaning], "i8")[which]
     weight[rows] = np.array([m[1] for m in meaning], "f8")[which]
-    return task, cpu, event, weight, times, (task >= 0) & (event >= 0)
+    return _Heads(task, cpu, event, weight, times, stops)
+
+
+def _behind_event(
+    buf: NDArray[np.uint8], colon: NDArray[np.int64], end: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """(place behind the event's colon, whether there is one) of lines whose time ends in a colon."""
+    if not len(colon):
+        return np.zeros(0, "i8"), np.zeros(0, bool)
+    low, high = int(colon[0]), int(end[-1])
+    all_of = c.positions(buf[low:high], 58) + low
+    following = buf[np.minimum(all_of + 1, len(buf) - 1)]
+    all_of = all_of[(following == 32) | (following == 10) | (all_of + 1 == len(buf))]
+    at = np.searchsorted(all_of, colon, side="right")
+    there = np.append(all_of, len(buf))[at]
+    return there + 1, there < end
 
 
 def _colons(
@@ -303,7 +384,7 @@ def _addresses(data: NDArray[np.uint8], start: NDArray[np.int64]) -> tuple[NDArr
     column = c.HEX[c.records(data, start + 1, 16)]
     digit = column < 16
     good = (digit | (column == 16)).all(axis=1) & digit[:, -1] & ~(digit[:, :-1] & ~digit[:, 1:]).any(axis=1)
-    good &= (data[start] == 9) & (data[start + 17] == 32) & (data[start + _NAME_AT] > 32)
+    good &= ((data[start] == 9) | (data[start] == 32)) & (data[start + 17] == 32) & (data[start + _NAME_AT] > 32)
     pairs = (column[:, 0::2] & 15) << 4 | (column[:, 1::2] & 15)
     return np.ascontiguousarray(pairs).view(">u8").ravel().astype("u8"), good
 

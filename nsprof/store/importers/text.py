@@ -11,7 +11,7 @@ from nsprof.model.profile import FrameKind
 __all__ = ["KERNEL_ENTRY", "cuts", "forget", "kernel_dso", "stretches", "to_utf8", "windows"]
 
 _WINDOW = 1 << 20
-_STRETCH = 32 << 20
+_STRETCH = 16 << 20
 _MAX_PIECE = 64 << 20
 
 # fmt: off

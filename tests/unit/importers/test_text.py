@@ -178,6 +178,28 @@ def test_columns_and_lines_read_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
     assert keyed(columns) == keyed(one_by_one)
 
 
+def test_lines_that_are_samples_by_themselves_read_the_same_as_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = (
+        "{n}0 cycles:  ffffffff810000{n:02x} udp_rcv+0x{n:x} ([kernel.kallsyms])",
+        "1 cycles:            4012{n:02x} main (/usr/bin/app)",
+        "1 cycles:            4012{n:02x} [unknown] ([unknown])",
+        "1 cycles:  ffffffff810000{n:02x} [unknown] ([kernel.kallsyms])",
+        "net:net_dev_xmit: dev=eth{n} skbaddr=0xff rc=0",
+        "cpu-clock:pppH:",
+        "7 cycles: 4012 tight (/usr/bin/app)",
+        "1 cycles:  ffffffff81000010 no_dso",
+    )
+    text = "".join(f"app {n % 3 + 1} [000] {n}.{n:06d}: " + ends[n % 8].format(n=n) + "\n" for n in range(10, 90))
+    text = text.replace("app 2 [000] 40", "# remark\nsome words of perf\napp 2 [000] 40", 1)
+    columns = script(text)
+    monkeypatch.setattr("nsprof.store.importers.scriptcolumns._MANY", 10**9)
+    lines = script(text)
+    assert int(columns.samples.count.sum()) == 80
+    assert keyed(columns) == keyed(lines)
+    assert columns.meta["notes"] == lines.meta["notes"]
+    assert columns.runs[0].losses == lines.runs[0].losses
+
+
 def keyed(profile: Profile) -> Counter[tuple[object, ...]]:
     made: Counter[tuple[object, ...]] = Counter()
     s = profile.samples
