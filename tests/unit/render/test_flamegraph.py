@@ -7,6 +7,7 @@ import json
 import re
 import time
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from types import ModuleType
 
 import numpy as np
@@ -138,3 +139,15 @@ def test_a_hundred_thousand_stacks_take_seconds() -> None:
     text = render_svg(tree)
     assert time.process_time() - started < 5
     assert len(text) < 10_000_000
+
+
+def test_many_notes_are_a_line_that_tells_them_when_pointed_at() -> None:
+    notes = [f"note <{n}>" for n in range(12)] + ["note <0>"]
+    text = render_svg(replace(tree_of(datapath()), notes=tuple(notes)))
+    head = text.partition('<g id="nsprof-head">')[2].partition("</g>")[0]
+    shown = re.findall(r'class="line">note &lt;(\d+)&gt;<', head)
+    assert shown == [str(n) for n in range(6)]
+    (more,) = re.findall(r'class="line more">\.\.\. and 6 more notes: [^<]*<title>([^<]*)</title>', head)
+    assert more.split("\n") == [f"note &lt;{n}&gt;" for n in range(6, 12)]
+    few = render_svg(replace(tree_of(datapath()), notes=tuple(notes[:7])))
+    assert "more notes" not in few and few.count('class="line">note') == 7
