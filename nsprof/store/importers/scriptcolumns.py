@@ -245,13 +245,13 @@ def _times(
         value *= np.uint64(10 ** (9 - places))
         scale = np.uint64(1_000_000_000)
         active, length = np.ones(len(rows), bool), np.zeros(len(rows), "i8")
-        for place in range(width - places - 2, max(width - places - 14, 0), -1):
+        for place in range(width - places - 2, max(width - places - 12, 0), -1):
             active &= mine[place] < 10
             if not active.any():
                 break
             value[active] += mine[place][active] * scale
             length += active
-            scale *= ten
+            scale = scale * ten if length.max() < 10 else scale  # ten digits of seconds fit
         nanoseconds[rows] = value
         at[rows] = colon[rows] - places - 1 - length
         good[rows] = fine & (length > 0)

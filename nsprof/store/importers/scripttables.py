@@ -238,4 +238,4 @@ def _nanoseconds(text: bytes | None) -> int:
     if not text:
         return NO_TIME
     seconds, _, fraction = text.partition(b".")
-    return int(seconds) * 1_000_000_000 + int(fraction.ljust(9, b"0"))
+    return min(int(seconds) * 1_000_000_000 + int(fraction.ljust(9, b"0")), NO_TIME - 1)

@@ -178,6 +178,15 @@ def test_columns_and_lines_read_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
     assert keyed(columns) == keyed(one_by_one)
 
 
+@pytest.mark.parametrize("first", ["5.000001", "1600000000.123456789", "999999999999.123456"])
+def test_times_of_any_length_are_read_or_clipped_but_never_wrap(first: str) -> None:
+    heads = [f"app 1 [000] {time}: 1 cycles: " for time in (first, "4.000001")]
+    profile = script("".join(SAMPLE.format(head=head) + "\n" for head in heads))
+    assert int(profile.samples.count.sum()) == 2
+    expected = min(float(first), (2**64 - 2) / 1e9) - 4.000001
+    assert profile.runs[0].duration_s == pytest.approx(expected, rel=1e-12)
+
+
 def test_lines_that_are_samples_by_themselves_read_the_same_as_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     ends = (
         "{n}0 cycles:  ffffffff810000{n:02x} udp_rcv+0x{n:x} ([kernel.kallsyms])",
