@@ -8,7 +8,7 @@ from typing import Any
 
 from nsprof.render.tables import Cell, Column, Grid, Heading, Lines, Part
 from nsprof.render.text import gap, percent
-from nsprof.units import format_count
+from nsprof.units import counted, format_count
 
 __all__ = ["info_parts"]
 
@@ -35,8 +35,8 @@ def info_parts(info: Mapping[str, Any]) -> list[Part]:
     warnings = _warnings(info["runs"])
     if warnings:
         parts += [gap(), Lines(tuple(f"WARNING: {w}" for w in warnings), "yellow")]
-    if info["probes"]:
-        parts += [gap(), _probes(info["probes"])]
+    attached = [p for p in info["probes"] if p.state == "attached"]
+    parts += [*([gap(), _probes(attached)] if attached else []), *_not_attached(info["probes"])]
     if info["namespaces"]:
         parts += [gap(), _namespaces(info)]
     host = meta.get("host")
@@ -124,10 +124,8 @@ def _probes(probes: Sequence[Any]) -> Grid:
             Cell(p.name),
             p.target,
             p.rung,
-            Cell(p.state, "" if p.state == "attached" else "yellow"),
             format_count(p.hits),
             f"{p.cost_ns_per_hit:.0f} ns" if p.cost_ns_per_hit else "",
-            p.reason,
         )
         for p in probes
     ]
@@ -135,12 +133,24 @@ def _probes(probes: Sequence[Any]) -> Grid:
         Column("Probe", right=False, wrap=True),
         Column("target", right=False, keep=1),
         Column("rung", right=False),
-        Column("state", right=False),
         Column("hits", keep=2),
         Column("a hit", keep=3),
-        Column("reason", right=False, keep=4, wrap=True),
     )
     return Grid(columns, tuple(rows))
+
+
+def _not_attached(probes: Sequence[Any]) -> list[Part]:
+    """Probes that were refused or shed, by the reason that they have in common, with what each would have counted."""
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for p in probes:
+        if p.state != "attached":
+            reason, _, lost = p.reason.partition("; not counted: ")
+            by_reason.setdefault((p.state, reason), []).append(f"{p.name} ({lost})" if lost else p.name)
+    parts: list[Part] = []
+    for (state, reason), names in by_reason.items():
+        head = f"{counted(len(names), 'probe')} {state}{f': {reason}' if reason else ''}"
+        parts += [gap(), Lines((head,), "yellow"), Lines(tuple(names), bullet=True)]
+    return parts
 
 
 def _namespaces(info: Mapping[str, Any]) -> Grid:

@@ -16,7 +16,7 @@ import pytest
 
 from nsprof import store
 from nsprof.cli.main import run
-from nsprof.model.profile import Losses
+from nsprof.model.profile import Losses, ProbeInfo
 from tests.profiles import HOST_COSTS, bench_profile
 
 
@@ -201,6 +201,20 @@ def test_info_tells_what_is_there(place: Path, capsys: pytest.CaptureFixture[str
     assert [s["runs"] for s in document["scenarios"]] == [4, 4]
     assert document["events"][0]["samples"] == int(bench_profile(hop_runs=1).samples.count.sum())
     assert document["runs"][0]["denominators"]["transaction"] == 20_000
+
+
+def test_probes_refused_for_one_reason_are_told_together(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lost = {"skb_copy": "skb copy by this function", "ip_defrag": "reassembly", "skb_clone": "skb copy", "pull": "x"}
+    reason = "kprobe: this kernel has none"
+    probes = [ProbeInfo(n, n, "none", "refused", f"{reason}; not counted: {what}") for n, what in lost.items()]
+    profile = bench_profile(runs=1)
+    store.save(profile.with_(probes=(*profile.probes, *probes)), place / "refused.nsprof")
+    for words in (("report", "--scenario", "host"), ("info",)):
+        status, out, _ = call(capsys, words[0], "refused.nsprof", *words[1:])
+        assert status == 0
+        assert out.count(reason) == 1
+        assert "4 probes refused" in out
+    assert "skb copy, reassembly, x" in call(capsys, "report", "refused.nsprof", "--scenario", "host")[1]
 
 
 def test_hostile_names_leave_no_escape_sequence(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
