@@ -36,7 +36,9 @@ def info_parts(info: Mapping[str, Any]) -> list[Part]:
     if warnings:
         parts += [gap(), Lines(tuple(f"WARNING: {w}" for w in warnings), "yellow")]
     attached = [p for p in info["probes"] if p.state == "attached"]
-    parts += [*([gap(), _probes(attached)] if attached else []), *_not_attached(info["probes"])]
+    if attached:
+        parts += [gap(), _probes(attached)]
+    parts += _not_attached(info["probes"])
     if info["namespaces"]:
         parts += [gap(), _namespaces(info)]
     host = meta.get("host")
