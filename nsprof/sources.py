@@ -12,10 +12,11 @@ from pathlib import Path
 
 from nsprof.collect.ledger import Ledger
 from nsprof.collect.ledger_lines import add_lines
+from nsprof.collect.loader_syscall import program_infos
 from nsprof.collect.perf_fallback import PerfRecorder
 from nsprof.collect.sampler import Sampler, SamplerConfig, add_batch
 from nsprof.collect.sampler_batch import lost_share_by_cpu
-from nsprof.collect.symbols import KALLSYMS, KernelSymbols
+from nsprof.collect.symbols import KALLSYMS, MODULES, KernelSymbols
 from nsprof.errors import PreflightError, ProbeError
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Device, Losses, Namespace
@@ -41,7 +42,7 @@ def open_source(config: SamplerConfig) -> BpfSource | PerfSource:
         return PerfSource(config, error.message)
     try:
         sampler.calibrate()
-        symbols = _Symbols()
+        symbols = _Symbols(trampolines=config.hop)
         symbols.now()  # hidden symbols are found out before the recording, not after it
     except BaseException:
         sampler.close()
@@ -50,22 +51,32 @@ def open_source(config: SamplerConfig) -> BpfSource | PerfSource:
 
 
 class _Symbols:
-    """The kernel's symbols as they are now; taken apart again (0.4 s) only where the text (30 ms) has changed."""
+    """The kernel's symbols as they are now, read and taken apart again only where something has changed them.
 
-    def __init__(self) -> None:
-        self._text = b""
+    Modules and BPF programs are named by the kernel in a few system calls, the table takes 30 to 300 ms to read and
+    400 ms to take apart. `trampolines` come and go with attached probes, which nothing but the table itself tells.
+    """
+
+    def __init__(self, *, trampolines: bool) -> None:
+        self._trampolines = trampolines
+        self._seen: tuple[bytes, ...] = ()
         self._parsed: KernelSymbols | None = None
 
     def now(self) -> KernelSymbols:
         """Raises PreflightError when they are hidden or cannot be read."""
-        try:
-            # Modules, BPF programs and trampolines that came or went change it.
-            text = KALLSYMS.read_bytes()
-        except OSError:
-            text = b""
-        if self._parsed is None or not text or text != self._text:
-            self._parsed, self._text = KernelSymbols(), text
+        seen = self._marks()
+        if self._parsed is None or seen != self._seen:
+            self._parsed, self._seen = KernelSymbols(), seen
         return self._parsed
+
+    def _marks(self) -> tuple[bytes, ...]:
+        marks = [name.encode() for name in sorted(program_infos())]
+        for path in (MODULES, *((KALLSYMS,) if self._trampolines else ())):
+            try:
+                marks.append(path.read_bytes())
+            except OSError:  # a kernel without modules; hidden symbols are told when they are parsed
+                marks.append(b"")
+        return tuple(marks)
 
 
 class BpfSource:

@@ -83,7 +83,7 @@ def noise_of(profile: Profile, scenarios: Sequence[str]) -> Noise:
     for name in scenarios:
         chosen = view(profile, scenario=name)
         keys = leaf_functions(chosen, table, functions)
-        costs.append(chosen.by_run(keys, len(functions)))
+        costs.append(chosen.by_run(keys, len(functions), chosen.cost / chosen.sizes[chosen.run]))
         counts.append(chosen.by_run(keys, len(functions), chosen.count))
         units += [r.denominators.get(chosen.measure.per, 1.0) for r in chosen.run_objects]
         label = chosen.measure.label

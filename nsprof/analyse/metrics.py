@@ -140,7 +140,7 @@ def conditions(profile: Profile, names: Sequence[str], seen: Sequence[Mapping[st
             chosen = view(profile, scenario=name)
         except EvidenceError:
             continue
-        totals, runs = chosen.totals(), chosen.run_objects
+        totals, runs = chosen.run_costs(), chosen.run_objects
         online = sum(r.duration_s * max(1, r.cpus) for r in runs)
         counted = float(chosen.weight.sum())
         both = counted + chosen.other_weight

@@ -29,7 +29,7 @@ def outliers(values: NDArray[np.float64]) -> NDArray[np.int64]:
 
 def notes(chosen: View) -> list[str]:
     """What the reader should know of the runs' spread, in sentences; none for a single run."""
-    totals = chosen.totals()
+    totals = chosen.run_costs()
     number = len(totals)
     if number < 2 or not totals.mean() > 0:
         return []

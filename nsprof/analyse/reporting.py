@@ -174,7 +174,8 @@ def _groups(chosen: View, by: str, category: NDArray[np.int64], total: float) ->
     groups = group(chosen, by, category)
     cost = chosen.by_run(groups.number, len(groups)).mean(axis=1)
     if by == "run":
-        cost *= len(chosen.runs)  # a run's own unit cost, not its share in the mean
+        # A run's own unit cost, not its share in the whole's.
+        cost = chosen.by_run(groups.number, len(groups), chosen.cost / chosen.sizes[chosen.run]).sum(axis=1)
     samples = chosen.by_run(groups.number, len(groups), chosen.count).sum(axis=1)
     contexts = shares_by_context(chosen, groups.number, len(groups))
     whole = cost.sum() if by == "run" else total

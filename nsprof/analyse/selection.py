@@ -86,8 +86,9 @@ class Question:
 class View:
     """The chosen samples. All arrays have one entry a kept sample row; `run` counts the chosen runs from 0.
 
-    `cost` is weight / denominator of the row's run, so a sum over one run is that run's unit cost. `other_weight` is
-    what was left out as other load on the same CPUs.
+    `cost` is weight / mean denominator of the runs, so the mean over runs of its sums is the ratio of sums: all that
+    was sampled by all units. `size` is each run's denominator as a share of that mean. `other_weight` is what was
+    left out as other load on the same CPUs.
     """
 
     profile: Profile
@@ -103,6 +104,7 @@ class View:
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     other_weight: float = 0.0
+    size: NDArray[np.float64] = field(default_factory=lambda: np.ones(0))
     _columns: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     def column(self, name: str) -> NDArray[Any]:
@@ -121,8 +123,10 @@ class View:
         return late
 
     def by_run(self, key: NDArray[Any], keys: int, values: NDArray[Any] | None = None) -> NDArray[np.float64]:
-        """Sums of `values` (default: unit cost) by key and run, shape (keys, runs); negative keys are left out."""
-        values = self.cost if values is None else values
+        """Sums of `values` by key and run, shape (keys, runs); negative keys are left out. Default: unit cost, as the
+        runs' pseudo-values of the ratio of sums (docs/method.md), whose mean it is."""
+        if values is None:
+            return self._pseudo(self.by_run(key, keys, self.cost))
         number = len(self.runs)
         keep = key >= 0
         flat = np.bincount(
@@ -131,8 +135,24 @@ class View:
         return flat.reshape(keys, number).astype("f8", copy=False)
 
     def totals(self) -> NDArray[np.float64]:
-        """Unit cost of everything kept, by run."""
-        return sums(self.run, self.cost, len(self.runs))
+        """Unit cost of everything kept, by run (pseudo-values: their mean is the ratio of sums)."""
+        row: NDArray[np.float64] = self._pseudo(sums(self.run, self.cost, len(self.runs))[np.newaxis])[0]
+        return row
+
+    def run_costs(self) -> NDArray[np.float64]:
+        """Each run's own unit cost: what it sampled by its own units."""
+        return sums(self.run, self.cost, len(self.runs)) * _inverse(self.sizes)
+
+    @property
+    def sizes(self) -> NDArray[np.float64]:
+        """`size`, 1 for every run where nothing was divided."""
+        return self.size if len(self.size) else np.ones(len(self.runs))
+
+    def _pseudo(self, sums_by_run: NDArray[np.float64]) -> NDArray[np.float64]:
+        """R + (w - R u) / mean(u) of rows of w / mean(u): the mean stays R, the variance is the ratio's."""
+        ratio = sums_by_run.mean(axis=1, keepdims=True)
+        made: NDArray[np.float64] = sums_by_run + ratio * (1.0 - self.sizes)
+        return made
 
 
 def sums(key: NDArray[Any], values: NDArray[Any], keys: int) -> NDArray[np.float64]:
@@ -298,7 +318,7 @@ def view(
     position[list(chosen)] = np.arange(len(chosen))
     run = position[profile.samples.run[row]]
     weight = profile.samples.weight[row]
-    scale = _scales(objects, denominator, where, np.bincount(run, weights=weight, minlength=len(chosen)))
+    units = _units(objects, denominator, where, np.bincount(run, weights=weight, minlength=len(chosen)))
     reference = next((r.reference for r in objects if r.reference), "")
     other_note = _other_note(profile, chosen, other_weight, row, weight)
     notes = [note, cpus_note, other_note, _probe_note(profile, name, chosen, hop or where.needs_hop)]
@@ -310,12 +330,13 @@ def view(
         where,
         row,
         run,
-        weight * scale[run],
+        weight * _factor(units, denominator),
         weight,
         profile.samples.count[row].astype("f8"),
         notes=tuple(filter(None, notes)),
         warnings=(f"{blind}; to have that: {hop_command(profile)}",) if blind else (),
         other_weight=other_weight,
+        size=_sizes(units),
     )
 
 
@@ -348,12 +369,12 @@ def _other_note(
     )
 
 
-def _scales(runs: Sequence[Run], per: str, where: Filter, weights: NDArray[Any]) -> NDArray[np.float64]:
-    """What each run's weights are multiplied with to become unit costs."""
+def _units(runs: Sequence[Run], per: str, where: Filter, weights: NDArray[Any]) -> NDArray[np.float64]:
+    """What each run's weights are divided by: how many units it had."""
     if per == "":
         return np.ones(len(runs))
     if per == "share":
-        return 100.0 * _inverse(weights)
+        return np.asarray(weights, "f8")
     if where.slices is not None:
         if per != "second":
             raise UsageError(
@@ -365,8 +386,19 @@ def _scales(runs: Sequence[Run], per: str, where: Filter, weights: NDArray[Any])
             raise UsageError(
                 f"the run lasted {min(r.duration_s for r in runs):.1f} s: seconds {first}-{last} are not in it"
             )
-        return _inverse(seconds)
-    return _inverse([amount(r, per) for r in runs])
+        return np.asarray(seconds, "f8")
+    return np.asarray([amount(r, per) for r in runs], "f8")
+
+
+def _factor(units: NDArray[np.float64], per: str) -> float:
+    """What a weight is multiplied with to become a unit cost; a share is in %."""
+    mean = float(units.mean())
+    return (100.0 if per == "share" else 1.0) / mean if mean > 0 else 0.0
+
+
+def _sizes(units: NDArray[np.float64]) -> NDArray[np.float64]:
+    mean = float(units.mean())
+    return units / mean if mean > 0 else np.ones(len(units))
 
 
 def amount(run: Run, per: str) -> float:
@@ -428,7 +460,7 @@ def with_measure(chosen: View, per: str) -> View:
     """The same view per another denominator (both sides of a comparison must agree on one)."""
     event = next(e for e in chosen.profile.events if e.name == chosen.measure.event)
     weights = np.bincount(chosen.run, weights=chosen.weight, minlength=len(chosen.runs))
-    scale = _scales(chosen.run_objects, per, chosen.filter, weights)
+    units = _units(chosen.run_objects, per, chosen.filter, weights)
     reference = next((r.reference for r in chosen.run_objects if r.reference), "")
     measure = replace(measure_of(event, per, reference), unit=chosen.measure.unit if per != "share" else "%")
-    return replace(chosen, measure=measure, cost=chosen.weight * scale[chosen.run])
+    return replace(chosen, measure=measure, cost=chosen.weight * _factor(units, per), size=_sizes(units))

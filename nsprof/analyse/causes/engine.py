@@ -300,7 +300,7 @@ class _Engine:
         taken = []
         for v, t, k in zip(self.sides.views, self.sides.tables, self.claims.key, strict=True):
             mine = wanted[row_categories(v, t)] & (owner[k] == -1)
-            taken.append(np.bincount(v.run[mine], weights=v.cost[mine], minlength=len(v.runs)).astype("f8"))
+            taken.append(v.by_run(np.where(mine, 0, -1), 1)[0])
         if taken[1].mean() <= taken[0].mean():
             return shares  # the rest of the path became no dearer: there is nothing to give away
         own = shares.get(widest.number, (np.zeros_like(rest[0]), np.zeros_like(rest[1])))
