@@ -343,6 +343,8 @@ def _rules(b: _Builder, count: int) -> None:
     b.modules += ["nf_tables"]
     b.programs.append("nft")
     bridged = b.spec.shape == "veth-bridge" and not b.extra.br_nf
+    if bridged:  # without it nft_meta refuses the family, and a guest's kernel cannot fetch modules by itself
+        b.modules.append("nft_meta_bridge")
     family = "bridge" if bridged else "ip6" if b.spec.family == 6 else "ip"
     hooks = ("input", "output") if b.spec.shape == "host" else ("forward",)
     match = "ip6 saddr 2001:db8::" if b.spec.family == 6 else "ip saddr 203.0.113."

@@ -75,7 +75,11 @@ def test_hops_are_claimed_only_where_the_order_tells_them(shapes: dict[str, Meas
 def test_bridge_netfilter_and_rules_are_on_the_path_of_both_families() -> None:
     points = [
         replace(ONE, kernels=("debian:6.1",), scenarios=(shape,), family=family, perturbations=extra)
-        for shape, extra in (("veth-bridge", Perturbations(br_nf=True)), ("veth-route", Perturbations(rules=3)))
+        for shape, extra in (
+            ("veth-bridge", Perturbations(br_nf=True)),
+            ("veth-bridge", Perturbations(rules=3)),
+            ("veth-route", Perturbations(rules=3)),
+        )
         for family in (4, 6)
     ]
     for options, (m,) in zip(points, measure_each(points), strict=True):

@@ -44,6 +44,8 @@ def test_rules_stand_where_the_packets_pass() -> None:
         return " ".join(word for step in plan.steps for words in step.run for word in words)
 
     assert hooks("veth-bridge").count("rule bridge nsprof forward") == 2
+    assert "nft_meta_bridge" in plan_for(TopologySpec("veth-bridge"), Perturbations(rules=1)).modules
+    assert "nft_meta_bridge" not in plan_for(TopologySpec("veth-route"), Perturbations(rules=1)).modules
     assert hooks("veth-bridge", br_nf=True).count("rule ip nsprof forward") == 2
     assert hooks("veth-route").count("rule ip nsprof forward") == 2
     assert hooks("host").count("drop") == 4
