@@ -304,8 +304,8 @@ def _other_events(sides: _Sides, main: str) -> list[str]:
 
 
 def _units(sides: _Sides, measure: Measure) -> tuple[Any, ...]:
-    """Other denominators for the same tree. A factor is the mean over runs of the ratio of both counts; where
-    that ratio varies by over 2 % between the runs of a side, the unit is left out rather than approximated."""
+    """Other denominators for the same tree. A factor is the ratio of both counts' sums over the runs, as unit costs
+    are ratios of sums; a unit that was not counted in every run is left out."""
     from nsprof.render.flamegraph_data import UnitScale
     from nsprof.units import DENOMINATOR_NOUNS
 
@@ -316,9 +316,8 @@ def _units(sides: _Sides, measure: Measure) -> tuple[Any, ...]:
         factors = []
         for side in sides.all:
             runs = [(amount(r, measure.per), amount(r, other)) for r in side.run_objects]
-            ratios = [old / new for old, new in runs if new > 0]
-            if len(ratios) == len(runs) and ratios and max(ratios) <= 1.02 * min(ratios):
-                factors.append(math.fsum(ratios) / len(ratios))
+            if runs and all(new > 0 for _, new in runs):
+                factors.append(math.fsum(old for old, _ in runs) / math.fsum(new for _, new in runs))
         if len(factors) == len(sides.all):
             noun = DENOMINATOR_NOUNS[other]
             scales.append(UnitScale(f"{measure.unit}/{noun}", measure.unit, noun, factors[-1], factors[0]))
