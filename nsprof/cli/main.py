@@ -283,10 +283,13 @@ def _write_whole() -> None:
     whole one: a document would lack its end and the status be 0. A buffer before it writes all or raises.
     """
     stream = sys.stdout
+    if stream is not sys.__stdout__:  # somebody's who calls us from Python
+        return
     if isinstance(stream, io.TextIOWrapper) and isinstance(stream.buffer, io.RawIOBase):
         encoding, errors = stream.encoding, stream.errors
         sys.stdout = io.TextIOWrapper(
-            io.BufferedWriter(stream.detach()),
+            # A file of its own on the same descriptor: who has the old one (a test's runner) may go on with it.
+            io.BufferedWriter(io.FileIO(stream.fileno(), "w", closefd=False)),
             encoding=encoding,
             errors=errors,
             line_buffering=True,
