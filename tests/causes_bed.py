@@ -12,7 +12,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -29,6 +29,10 @@ from nsprof.topology.construction import Topology
 Apply = Callable[[Topology, ExitStack], None]
 #: Commands that run beside the traffic, during the windows of their own side only.
 Beside = Callable[[Topology], Sequence[tuple[Place, tuple[str, ...]]]]
+
+
+#: What holds while windows of the faulty side are open: settings of the whole machine, which both sides share.
+During = Callable[[], AbstractContextManager[None]]
 
 
 def nobody(topo: Topology) -> Sequence[tuple[Place, tuple[str, ...]]]:
@@ -59,6 +63,7 @@ class Fault:
     settle_s: float = 0.5
     beside: Beside = nobody
     always: Beside = nobody
+    during: During = nullcontext
     side: Literal["dut", "remote", "all"] = "dut"
     everyone: bool = False
 
@@ -68,7 +73,7 @@ class Fault:
         spec, command = self.clean_spec or self.spec, self.clean_command or self.command
         return replace(
             self, name=f"{self.name} (clean)", expect=(), spec=spec, command=command, apply=self.clean_apply,
-            clean_spec=None, clean_command=(), both=(), beside=nobody,
+            clean_spec=None, clean_command=(), both=(), beside=nobody, during=nullcontext,
         )  # fmt: skip
 
 
@@ -80,6 +85,7 @@ class _Stand:
     described: dict[str, Any]
     beside: tuple[tuple[Place, tuple[str, ...]], ...] = ()
     settle_s: float = 0.5
+    during: During = nullcontext
 
 
 @contextmanager
@@ -93,7 +99,9 @@ def _stand(name: str, fault: Fault, *, faulty: bool) -> Iterator[_Stand]:
         driver = workload.driver(command, timeout_s=30.0)
         stack.enter_context(driver.servers(topo.server, 1))
         others = (*fault.always(topo), *(fault.beside(topo) if faulty else ()))
-        yield _Stand(name, topo, driver, topo.describe(), others, fault.settle_s)
+        yield _Stand(
+            name, topo, driver, topo.describe(), others, fault.settle_s, fault.during if faulty else nullcontext
+        )
 
 
 @contextmanager
@@ -147,7 +155,7 @@ def measure(observer: Observer, fault: Fault, *, runs: int = 3) -> Profile:
         ]
         order = [s for i in range(runs) for s in (stands if i % 2 == 0 else stands[::-1])]
         for stand in order:
-            with running(stand.beside, stand.settle_s):
+            with running(stand.beside, stand.settle_s), stand.during():
                 run = _window(observer, builder, stand)
                 if stand.name not in builder.meta.setdefault("topology", {}):
                     builder.meta["topology"][stand.name] = _describe(stand)  # after traffic: what it leaves is seen

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from nsprof.model.scenario import Place, TopologySpec
 from nsprof.topology.construction import Topology
-from tests.causes_bed import Apply, Beside, Fault
+from tests.causes_bed import Apply, Beside, During, Fault
 from tests.causes_faults import TCP_RR, TCP_STREAM, UDP_RR, argvs, both, linear, nft, run_in, sysctl, udp_stream
 
 __all__ = ["GUEST", "MORE"]
@@ -47,15 +47,20 @@ def beside(where: str, *argv: str, cpus: tuple[int, ...] = ()) -> Beside:
     return commands
 
 
-def machine(name: str, value: str) -> Apply:
-    """A setting of the whole machine; for guests, which end with it."""
+def machine(name: str, value: str) -> During:
+    """A setting of the whole machine, for guests."""
 
-    def apply(topo: Topology, stack: ExitStack) -> None:
+    @contextmanager
+    def setting() -> Iterator[None]:
         path = Path("/proc/sys/net", name)
-        stack.callback(path.write_text, path.read_text())
+        before = path.read_text()
         path.write_text(value)
+        try:
+            yield
+        finally:
+            path.write_text(before)
 
-    return apply
+    return setting
 
 
 def host_mtu(size: int) -> Apply:
@@ -159,13 +164,20 @@ MORE: tuple[Fault, ...] = (
 
 #: What needs settings of the whole machine, or devices that this kernel has not: inside a guest only.
 GUEST: tuple[Fault, ...] = (
-    Fault("guest-budget-1", ("time-squeeze",), _V4, udp_stream(64), machine("core/netdev_budget", "1"), side="all"),
+    Fault(
+        "guest-budget-1",
+        ("time-squeeze",),
+        _V4,
+        udp_stream(64),
+        during=machine("core/netdev_budget", "1"),
+        side="all",
+    ),
     Fault(
         "guest-backlog-5",
         ("backlog-overflow",),
         _V4,
         udp_stream(64),
-        machine("core/netdev_max_backlog", "5"),
+        during=machine("core/netdev_max_backlog", "5"),
         side="all",
     ),
     Fault(
