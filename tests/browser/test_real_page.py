@@ -51,8 +51,21 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     run("report", "pod.nsprof", "--html", "pod.html", cwd=place)
     found = {"pod": (place / "pod.html").read_text(), "name": made["run_id"]}
     if shutil.which("iperf3"):  # without, only the bench's test is skipped
-        words = ["bench", "--scenario", "host,veth-bridge", "--runs", "1", "--hop", "--count", "-q", "--top", "0"]
-        run(*words, "-o", "bench.nsprof", "--", "iperf3", "-u", "-l", "4000", "-b", "30M", "-t", "1", cwd=place)
+        words = [
+            "bench",
+            "--scenario",
+            "host,veth-bridge",
+            "--runs",
+            "1",
+            "--hop",
+            "--count",
+            "-q",
+            "--top",
+            "0",
+            "-F",
+            "4999",
+        ]
+        run(*words, "-o", "bench.nsprof", "--", "iperf3", "-u", "-l", "4000", "-b", "100M", "-t", "1", cwd=place)
         run("report", "bench.nsprof", "--html", "bench.html", cwd=place)
         found["bench"] = (place / "bench.html").read_text()
     yield found
