@@ -179,6 +179,7 @@ NOT_CPU: dict[str, tuple[dict[tuple[str, str], tuple[float, float]], dict[str, A
     "time-squeeze": ({("softnet", "processed"): (9, 9), ("softnet", "time_squeeze"): (0, 0.2)}, {}),
     "wrong-checksums": ({("netns", "Ip.InReceives"): (9, 9), ("netns", "Tcp.InCsumErrors"): (0, 0.2)}, {}),
     "device-drops": ({("device", "tx_packets"): (9, 9), ("device", "qdisc.drops"): (0, 0.2)}, {}),
+    "socket-buffer": ({("netns", "Udp.RcvbufErrors"): (0, 1.0), ("netns", "Udp.OutDatagrams"): (2, 3)}, {}),
     "pmtu-black-hole": ({("netns", "TcpExt.TCPTimeouts"): (0, 0.01), ("netns", "Ip.FragFails"): (0, 0.01)}, {}),
 }
 
@@ -201,3 +202,23 @@ def test_the_same_counters_on_both_sides_are_no_cause(cause: str) -> None:
     profile = pair({}, counters={k: (v[1], v[1]) for k, v in counters.items()}, fields=_throughput(900.0, 200.0))
     e = explain(profile, profile, base_scenario="clean", new_scenario="fault")
     assert cause not in {f.cause for f in e.findings}
+
+
+def test_idle_cpus_and_less_done_at_the_same_cost_is_waiting() -> None:
+    slow = _throughput(900.0, 300.0)
+    busy: tuple[dict[str, Any], dict[str, Any]] = ({"cpu_busy_s": {0: 9.6, 1: 2.0}}, {"cpu_busy_s": {0: 4.0, 1: 2.0}})
+    profile = pair({}, fields=tuple({**a, **b} for a, b in zip(slow, busy, strict=True)))  # type: ignore[arg-type]
+    e = explain(profile, profile, base_scenario="clean", new_scenario="fault")
+    assert [(f.cause, f.certainty) for f in e.findings] == [("waiting", "found")]
+    full = pair({}, fields=slow, cpu_busy_s={0: 9.6, 1: 2.0})
+    assert explain(full, full, base_scenario="clean", new_scenario="fault").findings == ()
+
+
+def test_one_cpu_full_of_softirqs_beside_an_idle_one_is_a_bottleneck() -> None:
+    slow = _throughput(900.0, 300.0)
+    busy: tuple[dict[str, Any], dict[str, Any]] = ({"cpu_busy_s": {0: 4.0, 1: 1.0}}, {"cpu_busy_s": {0: 9.0, 1: 1.0}})
+    fields = tuple({**a, **b} for a, b in zip(slow, busy, strict=True))
+    profile = pair({f"udp_queue_rcv_skb < {RX}": 42_000.0}, fields=fields)  # type: ignore[arg-type]
+    e = explain(profile, profile, base_scenario="clean", new_scenario="fault")
+    (found,) = [f for f in e.findings if f.cause == "softirq-bottleneck"]
+    assert (found.certainty, found.place) == ("found", "CPU 0")
