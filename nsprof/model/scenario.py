@@ -25,8 +25,8 @@ class TopologySpec:
 
     `uplink` is a device of this machine that takes the place of the wire's near end; then `remote` is the other
     machine: its address on that wire, or "ssh:USER@HOST[=ADDRESS]" where nsprof is to start its servers. Without an
-    uplink `remote` is "" (a namespace) or "vm" (a guest behind virtio, a tap device and a bridge). `take_uplink` allows
-    an uplink that carries the default route.
+    uplink `remote` is "" (a namespace) or "vm" (a guest behind virtio, a tap device and a bridge). `take_uplink`
+    allows an uplink that carries the default route.
     """
 
     shape: str = "host"

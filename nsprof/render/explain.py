@@ -17,6 +17,7 @@ from nsprof.model.results import (
 from nsprof.render.escape import safe
 from nsprof.render.tables import Cell, Column, Grid, Heading, Lines, Part
 from nsprof.render.text import cost, percent
+from nsprof.units import counted
 
 __all__ = ["explain_parts", "function_parts", "hang", "kernel_diff_parts", "mail", "title_of"]
 
@@ -92,11 +93,12 @@ def explain_parts(explanation: Explanation) -> list[Part]:
 
 
 def _basis(e: Explanation) -> str:
+    runs = f"{e.runs_base} against {counted(e.runs_new, 'run')}"
     if e.measure.kind != "sampled":
-        return f"exact counts ({e.measure.kind}), {e.runs_base} against {e.runs_new} runs: no spread to allow for"
+        return f"exact counts ({e.measure.kind}), {runs}: no spread to allow for"
     alone = "" if min(e.runs_base, e.runs_new) > 1 else "; one run a side: no intervals"
     counts = f"{e.total.samples_base:,} against {e.total.samples_new:,} samples"
-    return f"{e.runs_base} against {e.runs_new} runs, {counts}{alone}"
+    return f"{runs}, {counts}{alone}"
 
 
 def _finding_parts(number: int, finding: Finding, e: Explanation) -> list[Part]:

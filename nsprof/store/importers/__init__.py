@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from nsprof.errors import ProfileFormatError, UsageError
+from nsprof.files import near_names
 from nsprof.model.profile import Profile
 
 __all__ = ["FORMATS", "damage_words", "detect", "import_file", "is_recording"]
@@ -125,7 +126,8 @@ def _open(path: Path | str, *, forced: bool) -> memoryview:
                 return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
             return _bounded(stream, str(where), forced)
     except OSError as error:
-        raise ProfileFormatError(f"cannot read {where}: {error.strerror}") from error
+        hint = near_names(where, suffix="") if isinstance(error, FileNotFoundError) else ""
+        raise ProfileFormatError(f"cannot read {where}: {error.strerror}", hint) from error
 
 
 def _bounded(stream: IO[bytes], name: str, forced: bool) -> memoryview:
