@@ -73,7 +73,7 @@ static __always_inline int begin(void *ctx, struct ledger_key *key)
 
 	asm volatile("" : "+r"(slot)); /* keeps the constant one whole instruction */
 	if (slot > 0xffff)
-		slot = ((u64(*)(void *))174)(ctx); /* bpf_get_attach_cookie */
+		slot = ((u64 (*)(void *))174)(ctx); /* bpf_get_attach_cookie */
 	key->what = FIRST_FUNCTION + slot;
 	count(slot);
 	if (!gate_open())
