@@ -76,14 +76,29 @@ def _interval(interval: Interval | None, unit: str) -> str:
 
 
 def _shares(diff: DiffReport) -> str:
-    """ ", of which 46 % is bridge" - only where one part goes the way of the whole and is a good piece of it."""
+    """ ", of which 46 % is bridge" - only where one part goes the way of the whole and is a good piece of it. Where
+    parts cancel each other they are no shares of the sum: then the largest are named with their amounts."""
     total = diff.total.delta
     same = [r for r in diff.categories if r.delta * total > 0 and r.verdict != "~"]
     if not same or total == 0:
         return ""
     same.sort(key=lambda r: -abs(r.delta))
-    parts = [f"{100 * r.delta / total:.0f} % is {r.name}" for r in same[:2] if abs(r.delta) >= 0.1 * abs(total)]
-    return ", of which " + " and ".join(parts) if parts else ""
+    largest = [r for r in same[:2] if abs(r.delta) >= 0.1 * abs(total)]
+    if not largest:
+        return ""
+    if math.fsum(r.delta for r in largest) / total > 1:
+        unit = diff.measure.unit
+        named = " and ".join(f"{r.name} {delta_text(r.delta, unit)}" for r in largest)
+        return f"; the largest parts are {named}, and others went the other way"
+    return ", of which " + " and ".join(f"{100 * r.delta / total:.0f} % is {r.name}" for r in largest)
+
+
+def _shown(diff: DiffReport) -> bool:
+    """Whether the runs show that the totals differ at all. What is modelled is exact."""
+    total = diff.total
+    if diff.measure.kind == "modelled" or total.verdict:
+        return total.verdict != "~"
+    return total.interval is not None and not total.interval.low <= 0 <= total.interval.high
 
 
 def _verdict_words(diff: DiffReport) -> str:
@@ -113,7 +128,7 @@ def headline(content: PageContent) -> tuple[str, str]:
         if total.verdict == "~":
             lead = f"{clean(diff.new_title)} against {clean(diff.base_title)}: no significant difference"
             lead += f" ({delta_text(total.delta, unit, per)})."
-        elif total.interval and total.interval.low <= 0 <= total.interval.high:
+        elif not _shown(diff):
             lead = (
                 f"{clean(diff.new_title)} against {clean(diff.base_title)}: a difference is not shown by these runs"
             )

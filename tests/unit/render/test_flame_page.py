@@ -80,7 +80,25 @@ def test_headline_claims_nothing_without_evidence() -> None:
     page = replace(content(), diff=replace(diff, runs_base=3, runs_new=3, total=few))
     assert "a difference is not shown by these runs" in headline(page)[0]
     page = replace(content(), diff=replace(diff, runs_base=1, runs_new=1))
-    assert "cannot be said" in headline(page)[1]
+    lead, below = headline(page)
+    assert "cannot be said" in below
+    alone = replace(diff.total, verdict="", interval=None)
+    page = replace(content(), diff=replace(diff, runs_base=1, runs_new=1, total=alone))
+    lead, below = headline(page)
+    assert lead == "veth-bridge against host: a difference is not shown by these runs (+915 ns/transaction)."
+    assert "cannot be said" in below
+
+
+def test_parts_that_cancel_each_other_are_no_shares_of_the_change() -> None:
+    diff = diff_report()
+    parts = (
+        DeltaRow("netfilter", "", "", 0, 860, 860),
+        DeltaRow("IP and routing", "", "", 0, 412, 412),
+        DeltaRow("user space", "", "", 500, 143, -357),
+    )
+    lead, _ = headline(replace(content(), diff=replace(diff, categories=parts)))
+    assert "of which" not in lead and "%" not in lead
+    assert "the largest parts are netfilter +860 ns and IP and routing +412 ns, and others went the other way" in lead
 
 
 def test_waterfall_ends_where_the_new_side_is() -> None:
