@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from nsprof.errors import NsprofError
+from nsprof.errors import NsprofError, UsageError
 
-__all__ = ["cache_root", "near_names", "private_cache", "replacing"]
+__all__ = ["cache_root", "check_target", "near_names", "private_cache", "replacing"]
 
 
 def near_names(path: str | os.PathLike[str], *, suffix: str = ".nsprof", directories: bool = False) -> str:
@@ -49,6 +49,37 @@ def _changed(path: Path) -> float:
         return path.stat().st_mtime
     except OSError:  # it went away since it was listed
         return 0.0
+
+
+def check_target(path: str | os.PathLike[str], *, begins: bytes = b"PK") -> None:
+    """Find out before a measurement, not after it, that `path` cannot be written or must not be.
+
+    A file that is not empty and does not begin with `begins` (a profile's first bytes) is somebody's data, perhaps
+    through a symbolic link that somebody else put there: it is not replaced. Raises NsprofError, UsageError.
+    """
+    name = os.fspath(path)
+    if not name:
+        raise UsageError("-o: an empty word is no file", "-o FILE")
+    target = Path(os.path.realpath(name))
+    if target.is_symlink():
+        raise NsprofError(f"{name}: cannot be written: a loop of symbolic links", "-o FILE")
+    if target.is_dir():
+        raise NsprofError(f"{name}: is a directory", "-o FILE")
+    if not target.parent.is_dir():
+        hint = f"mkdir -p {target.parent}"
+        raise NsprofError(f"{name}: cannot be written: no directory {target.parent}", hint)
+    if target.exists() and not target.is_file():
+        return  # a pipe or device is written straight
+    if not os.access(target.parent, os.W_OK):
+        what = f"{name}: cannot be written: {target.parent} is not writable"
+        raise NsprofError(what, "-o FILE")
+    try:
+        with target.open("rb") as stream:
+            head = stream.read(len(begins))
+    except OSError:  # it is not there, or may not be read
+        return
+    if head and head != begins:
+        raise NsprofError(f"{name}: is a file that is no profile, and not replaced", f"-o another, or rm {target}")
 
 
 @contextmanager

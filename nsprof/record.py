@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nsprof import netns, workload
+from nsprof import files, netns, workload
 from nsprof.collect import host, names
 from nsprof.collect.ledger import BUDGET_SHARE, Ledger
 from nsprof.collect.sampler import SamplerConfig
@@ -65,9 +65,13 @@ def record(options: RecordOptions, tell: Callable[[dict[str, Any]], None] | None
     CommandNotFound, TopologyError; then no earlier profile is touched.
     """
     _check(options)
+    if "" in (options.inside, *options.watched):
+        raise UsageError("an empty word is no namespace", "nsprof record --in NAME -- COMMAND; ip netns lists names")
     inside = netns.resolve(options.inside) if options.inside else None
     watched = [netns.resolve(word) for word in options.watched]
-    _check_writable(options.output)
+    if options.output == "-":
+        raise UsageError("a profile is not written to a terminal stream while a command owns stdout", "-o FILE")
+    files.check_target(options.output)
     _check_command(options.command)
     if os.geteuid() != 0:
         raise PreflightError("recording samples the whole system, which needs root", "sudo nsprof record ...")
@@ -167,21 +171,6 @@ def _check_command(command: tuple[str, ...]) -> None:
     """A mistyped command is found out before the probes are loaded."""
     if command and "/" not in command[0] and shutil.which(command[0], os.F_OK) is None:
         raise CommandNotFound(f"{command[0]}: command not found")
-
-
-def _check_writable(path: str) -> None:
-    """Find out before the recording, not after it, that the file cannot be written."""
-    if not path:
-        raise UsageError("-o: an empty word is no file", "-o FILE")
-    if path == "-":
-        raise UsageError("a profile is not written to a terminal stream while a command owns stdout", "-o FILE")
-    folder = Path(path).resolve().parent
-    if not folder.is_dir():
-        raise NsprofError(f"{path}: cannot be written: no directory {folder}", f"mkdir -p {folder}", exit_code=125)
-    if not os.access(folder, os.W_OK):
-        raise NsprofError(f"{path}: cannot be written: {folder} is not writable", "-o FILE", exit_code=125)
-    if Path(path).is_dir():
-        raise NsprofError(f"{path}: is a directory", "-o FILE", exit_code=125)
 
 
 def _scene(options: RecordOptions, inside: str | None, watched: list[str]) -> Scene:

@@ -56,11 +56,13 @@ def from_experiment(table: dict[str, Any], given: dict[str, Any]) -> int:
 def _run(
     options: dict[str, Any], kernels: tuple[str, ...], output: str, top: int, form: str | None, title: str
 ) -> int:
-    from nsprof import store
+    from nsprof import files, store
     from nsprof.churn import ChurnOptions, run_churn
 
     words = ChurnOptions(**options)
     words.check()
+    if output != "-":
+        files.check_target(output)
     if kernels:
         profile = _in_guests(words, kernels)
     else:

@@ -6,6 +6,7 @@ nothing heavy is imported before a verb runs.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import io
@@ -169,6 +170,13 @@ def main(ctx: click.Context, debug: bool) -> None:
 
 def run(argv: list[str] | None = None) -> None:
     """Entry point of the `nsprof` program; ends the process with the right status."""
+    try:
+        _run(argv)
+    except KeyboardInterrupt:  # once more while the first one is being answered: all blocks have been left by now
+        os._exit(128 + signal.SIGINT)
+
+
+def _run(argv: list[str] | None) -> None:
     words = sys.argv[1:] if argv is None else argv
     debug = "--debug" in words[:2] or bool(os.environ.get("NSPROF_DEBUG"))
     if next((word for word in words if not word.startswith("-")), "") not in _RUNS_COMMANDS:
@@ -177,8 +185,9 @@ def run(argv: list[str] | None = None) -> None:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     _stand_in_for_closed_streams()
     _write_whole()
+    _notes_never_fail()
     _never_fail_on_a_character()
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup's ignored SIGHUP stays ignored
             signal.signal(number, _terminate)
     try:
@@ -241,7 +250,7 @@ def _suggest(error: click.ClickException) -> None:
 
 
 class _Terminated(BaseException):
-    """SIGTERM or SIGHUP as an exception, so that every block that must clean up does."""
+    """SIGTERM, SIGHUP or SIGQUIT as an exception, so that every block that must clean up does."""
 
 
 def _terminate(number: int, frame: object) -> None:
@@ -294,6 +303,26 @@ def _write_whole() -> None:
             errors=errors,
             line_buffering=True,
         )
+
+
+class _Notes(io.TextIOWrapper):
+    """stderr: a note that cannot be written (a full disk behind `2>`) must not cost the measurement it speaks of."""
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            return super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            super().flush()
+
+
+def _notes_never_fail() -> None:
+    stream = sys.stderr
+    if stream is sys.__stderr__ and isinstance(stream, io.TextIOWrapper):
+        raw = io.FileIO(stream.fileno(), "w", closefd=False)
+        sys.stderr = _Notes(raw, stream.encoding, stream.errors, line_buffering=True, write_through=True)
 
 
 def _never_fail_on_a_character() -> None:

@@ -73,11 +73,13 @@ def command(*, form: str | None, output: str | None, limit: int, **given: Any) -
     nsprof simulate --kernel debian:6.1
     nsprof simulate --kernel debian:6.1 --kernel debian:6.12 --scenario host,veth-bridge --workload tcp-stream
     """
-    from nsprof import simulate
+    from nsprof import files, simulate
     from nsprof.simulate import lines as simulate_lines
     from nsprof.simulate import report as simulate_report
 
     options = _options(given)
+    if output and output != "-":
+        files.check_target(output)
     if given["sweep"]:
         _sweep(options, given["sweep"], output, limit, form)
         return

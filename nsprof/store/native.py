@@ -40,14 +40,23 @@ def save(profile: Profile, path: str | os.PathLike[str], *, keep_old: bool = Fal
     """See `nsprof.store.save`."""
     content = _members(profile)
     if os.fspath(path) == "-":
-        # A zip is written with seeks, which a pipe has not.
-        whole = io.BytesIO()
-        _write(content, whole)
-        sys.stdout.buffer.write(whole.getbuffer())
+        sys.stdout.buffer.write(_whole_archive(content))
         sys.stdout.buffer.flush()
         return
+    files.check_target(path)
+    straight = Path(path).exists() and not Path(path).is_file()
     with files.replacing(path, keep_old=keep_old) as stream:
-        _write(content, stream)
+        if straight:
+            stream.write(_whole_archive(content))
+        else:
+            _write(content, stream)
+
+
+def _whole_archive(content: Mapping[str, Any]) -> memoryview:
+    """The archive in memory, for pipes and devices: a zip is written with seeks, which they have not."""
+    whole = io.BytesIO()
+    _write(content, whole)
+    return whole.getbuffer()
 
 
 def _members(profile: Profile) -> dict[str, Any]:
