@@ -342,9 +342,9 @@ def reference_denominators(
     """What the counters give to divide by: "skb" and "segment" (only those that moved).
 
     skb: rx + tx packets of the reference device `device` in `namespace` (index + 1); tx alone for loopback.
-    segment: MTU-size segments in
-    the direction in which more bytes flow, found from `ends`, the namespaces of the two ends of the traffic (one is
-    enough): Tcp.OutSegs of the sender, or for anything but TCP the receiver's IpExt.In*Pkts.
+    segment: MTU-size segments in the direction in which more bytes flow, found from `ends`, the namespaces of the two
+    ends of the traffic: Tcp.OutSegs of the sender, or for anything but TCP the receiver's IpExt.In*Pkts. Where only one
+    end is known, that must be the one meant, else there is no such figure.
     """
     table: dict[tuple[str, int, str, str], float] = {}
     for row in rows:
@@ -373,8 +373,10 @@ def reference_denominators(
     is_tcp = mib(sender, "Tcp.OutSegs") > mib(sender, "Udp.OutDatagrams") + mib(sender, "Udp6.OutDatagrams")
     if is_tcp and (sender != receiver or octets(sender, "Out") >= octets(sender, "In")):
         segments = mib(sender, "Tcp.OutSegs")
-    else:
+    elif sender != receiver or octets(receiver, "In") >= octets(receiver, "Out"):
         segments = arrived(receiver)
+    else:
+        segments = 0.0  # only the sending end is known: what came back to it is not what was sent
     if segments > 0:
         found["segment"] = segments
     return found

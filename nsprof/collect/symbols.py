@@ -7,6 +7,7 @@ module's end, the BPF program's own length, never "whatever comes before".
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -189,12 +190,13 @@ def _preference(kind: str, name: str) -> int:
 
 def _hidden(some: bool) -> PreflightError:
     reason = "the kernel hides the addresses" if some else "the table is empty"
+    hint = "sysctl -w kernel.kptr_restrict=0  (and run as root)"
     with contextlib.suppress(OSError):
-        reason += f" (kernel.kptr_restrict={Path('/proc/sys/kernel/kptr_restrict').read_text().strip()})"
-    return PreflightError(
-        f"kernel functions cannot be named: {KALLSYMS}: {reason}",
-        "sysctl -w kernel.kptr_restrict=0  (and run as root)",
-    )
+        value = Path("/proc/sys/kernel/kptr_restrict").read_text().strip()
+        reason += f" (kernel.kptr_restrict={value})"
+        if value in ("0", "1") and os.geteuid() == 0:
+            hint = "root sees them with CAP_SYSLOG, which this process has not"
+    return PreflightError(f"kernel functions cannot be named: {KALLSYMS}: {reason}", hint)
 
 
 def _module_ends(modules: Path) -> dict[str, int]:

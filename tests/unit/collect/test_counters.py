@@ -132,6 +132,16 @@ def test_segments_without_tcp_are_what_arrived() -> None:
     assert counters.reference_denominators(table, namespace=1, device="", ends=(1, 2)) == {"segment": 4095}
 
 
+def test_what_came_back_to_the_only_end_known_is_not_what_it_sent() -> None:
+    table = rows(
+        ("netns", 1, "", "IpExt.OutOctets", 9e6),
+        ("netns", 1, "", "IpExt.InOctets", 2e3),
+        ("netns", 1, "", "IpExt.InNoECTPkts", 7),
+        ("netns", 1, "", "Udp.OutDatagrams", 7000),
+    )
+    assert counters.reference_denominators(table, namespace=1, device="", ends=(1,)) == {}
+
+
 def test_mibs_are_taken_apart_when_looked_at(tmp_path: Path) -> None:
     (tmp_path / "snmp").write_text("Ip: Forwarding InReceives\nIp: 2 23\nTcp: MaxConn\nTcp: -1\n")
     (tmp_path / "netstat").write_text("IpExt: InNoECTPkts\nIpExt: 97\n")
