@@ -19,6 +19,7 @@ from nsprof.render.flamegraph_data import FrameTable, view_data
 from nsprof.render.flamegraph_layout import fold, layout
 from nsprof.render.flamegraph_text import clean, cost_text, delta_text, escape, number, per_noun, percent, script_json
 from nsprof.render.page_model import FlameView, PageContent
+from nsprof.render.text import SHARES
 
 __all__ = ["FRAME_BUDGET", "FUNCTION_LIMIT", "report_page"]
 
@@ -119,7 +120,7 @@ def _figures(content: PageContent) -> str:
     if measure is not None:
         kind = "" if measure.kind == "sampled" else f" ({measure.kind})"
         reference = f", read from {measure.reference}" if measure.reference else ""
-        how = f'<p class="note">Measured: {escape(measure.event + kind)} in {escape(measure.label + reference)}.</p>'
+        how = f'<p class="note">Measured: {escape(measure.event + kind)} in {escape(measure.label + reference)}; {SHARES}.</p>'
     cells = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in boxes)
     return f'<dl class="figures">{cells}</dl>{how}' if cells else ""
 
@@ -235,11 +236,11 @@ def _report_columns() -> list[dict[str, str]]:
         _column("Module", "text"),
         _column("Category", "text"),
         _column("self", "cost"),
-        _column("self share", "share"),
+        _column("self share", "share", SHARES),
         _column("interval", "interval", "confidence interval of self"),
         _column("", "hidden"),
         _column("total", "cost", "with everything it calls, up to softirq and hardirq entry"),
-        _column("total share", "share"),
+        _column("total share", "share", SHARES),
         _column("context", "text"),
         _column("samples", "count"),
         _column("skid", "share", "share of its samples that came late and may belong elsewhere"),

@@ -19,7 +19,10 @@ from nsprof.render.tables import Cell, Column, Grid, Heading, Lines, Part
 from nsprof.units import format_count
 from nsprof.units import format_figure as cost
 
-__all__ = ["cost", "diff_parts", "gap", "percent", "report_parts", "scenario_parts"]
+__all__ = ["SHARES", "cost", "diff_parts", "gap", "percent", "report_parts", "scenario_parts"]
+
+#: What a share is of. Not of busy time: others' load is not in it, nor what --context, --netns and their like left out.
+SHARES = "shares are of what is counted (other load and filters left out)"
 
 #: From this share of late samples on, a function is marked.
 SKID_MARK = 0.5
@@ -75,7 +78,7 @@ def report_parts(
     head = [
         f"{report.runs} run{'s' * (report.runs != 1)}, {format_count(report.samples)} samples of {m.event}"
         + (f", per {m.per} of {m.reference}" if m.reference else "")
-        + "; shares are of busy time",
+        + f"; {SHARES}",
         f"lost {_known(report.lost_share)} · late (skid) {_known(report.skid_share)} · "
         f"unknown {_known(report.unknown_share)} · nsprof's own cost {_known(report.own_share)} · "
         f"categories cover {_known(report.covered_share)} of the kernel's",

@@ -132,7 +132,7 @@ def test_keyboard_walks_zooms_and_speaks(visit: Any) -> None:
 
 def test_unit_switch_relabels_and_percent_compares_shares(visit: Any) -> None:
     page = visit(diff_svg(), ".svg")
-    page.select_option("select >> nth=0", label="% of busy")
+    page.select_option("select >> nth=0", label="% of what is counted")
     page.locator("#nsprof-frames").focus()
     words = page.locator("#nsprof-status").text_content()
     assert "new   100.0 %" in words and "base  100.0 %" in words and "delta +0.00 %" in words

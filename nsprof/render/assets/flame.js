@@ -178,7 +178,7 @@ const NsprofFlame = (function () {
       if (!view.unitList) {
         const n = total(view.n), b = view.diff ? total(view.b) : 0;
         view.unitList = view.units.map((u, k) => Object.assign({ own: k === 0 }, u));
-        view.unitList.push({ label: "% of busy", unit: "%", per: "", fn: n ? 100 / n : 0, fb: b ? 100 / b : 0, own: false });
+        view.unitList.push({ label: "% of what is counted", unit: "%", per: "", fn: n ? 100 / n : 0, fb: b ? 100 / b : 0, own: false });
       }
       return view.unitList;
     }

@@ -89,6 +89,12 @@ def test_headline_claims_nothing_without_evidence() -> None:
     assert "cannot be said" in below
 
 
+def test_shares_are_not_said_to_be_of_busy_time() -> None:
+    shown = report_page(content())
+    assert "shares are of what is counted (other load and filters left out)" in shown
+    assert "% of busy" not in shown
+
+
 def test_parts_that_cancel_each_other_are_no_shares_of_the_change() -> None:
     diff = diff_report()
     parts = (

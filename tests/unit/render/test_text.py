@@ -113,8 +113,10 @@ def test_header_states_what_the_figures_are_worth() -> None:
         "unknown 0.0%",
         "nsprof's own cost",
         "adds up: 0.10 s of CPU sampled, 0.10 s measured (+0.0%)",
+        "shares are of what is counted (other load and filters left out)",
     ):
         assert words in shown
+    assert "busy time" not in shown
 
 
 def test_the_table_of_scenarios_reads_as_the_document_does() -> None:
