@@ -56,6 +56,8 @@ fi
 places=(tests/unit tests/root tests/browser)
 [ "$vm" = 0 ] || places+=(tests/vm)
 # Real traffic on a machine that others use, too: a test that fails is tried once more, and the summary says so (R).
-.venv/bin/python -m pytest -raR --reruns 1 --reruns-delay 2 "${select[@]}" "${words[@]}" "${places[@]}" || status=$?
-# pytest's summary is the last word, unless the linters have failed.
-[ "$status" = 0 ] || exit "$status"
+tests=(.venv/bin/python -m pytest -raR --reruns 1 --reruns-delay 2 "${select[@]}" "${words[@]}" "${places[@]}")
+# In this shell's place, so that whoever ends this ends the tests; only failed linters need somebody to remember them.
+[ "$status" != 0 ] || exec "${tests[@]}"
+"${tests[@]}" || status=$?
+exit "$status"
