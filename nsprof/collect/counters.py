@@ -343,8 +343,8 @@ def reference_denominators(
 
     skb: rx + tx packets of the reference device `device` in `namespace` (index + 1); tx alone for loopback.
     segment: MTU-size segments in the direction in which more bytes flow, found from `ends`, the namespaces of the
-    two ends of the traffic: Tcp.OutSegs of the sender, or for anything but TCP the receiver's IpExt.In*Pkts. Where only one
-    end is known, that must be the one meant, else there is no such figure.
+    two ends of the traffic: Tcp.OutSegs of the sender, or for anything but TCP the receiver's IpExt.In*Pkts. Where
+    only one end is known, that must be the one meant, else there is no such figure.
     """
     table: dict[tuple[str, int, str, str], float] = {}
     for row in rows:
