@@ -21,6 +21,8 @@ __all__ = ["change_pct", "cpu_pct", "scenario_table"]
 
 #: When throughputs differ by more than this, CPU at unequal work misleads and the unit cost is the headline.
 EQUAL_WORK = 0.01
+#: Above this share of the busy time other load is said to be in the CPU usage.
+OTHER_LOAD = 0.05
 #: Workload values that are the throughput, in the order of preference.
 _THROUGHPUT = (
     "throughput",
@@ -64,6 +66,7 @@ class _Side:
     unit: str
     cost: NDArray[np.float64]
     label: str
+    other_share: float  # of the busy time sampled, what tasks outside the scenario's namespaces took
 
 
 def scenario_table(
@@ -124,7 +127,20 @@ def _side(profile: Profile, name: str, event: str | None, per: str) -> _Side | N
         unit=next((t[1] for t in throughput if t[1]), ""),
         cost=cost,
         label=label,
+        other_share=_other_share(profile, name, numbers, event),
     )
+
+
+def _other_share(profile: Profile, name: str, runs: tuple[int, ...], event: str | None) -> float:
+    """What other load had of the samples; 0 where there are none or nothing tells it apart."""
+    if not len(profile.samples):
+        return 0.0
+    try:
+        chosen = view(profile, scenario=name, runs=runs, event=event, per="total", where=Filter())
+    except EvidenceError:
+        return 0.0
+    whole = chosen.other_weight + float(chosen.weight.sum())
+    return chosen.other_weight / whole if whole > 0 else 0.0
 
 
 def _throughput(run: Run) -> tuple[float, str]:
@@ -248,6 +264,12 @@ def _notes(sides: Sequence[_Side], rows: Sequence[ScenarioRow], base: _Side) -> 
         notes.append("±: half of the 95 % interval of the mean over runs")
     if any(abs(r.throughput_change_pct) > EQUAL_WORK * 100 for r in rows if not math.isnan(r.throughput_change_pct)):
         notes.append(f"throughputs differ by more than {EQUAL_WORK:.0%}: read the unit cost, not the CPU usage")
+    loud = [f"{s.name} {s.other_share:.0%}" for s in sides if s.other_share > OTHER_LOAD]
+    if loud:
+        notes.append(
+            f"CPU usage is of everything that ran, other load included ({', '.join(loud)} of the busy time); "
+            "the unit cost leaves it out"
+        )
     pinned = any(s.profile.runs[i].dut_cpus for s in sides for i in s.runs)
     if pinned:
         notes.append("CPU of the device under test only; the remote end is on other CPUs")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsprof.analyse import Filter, report
+from nsprof.analyse import Filter, report, scenario_table
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Context, Namespace, Profile, Run, Samples
 from tests.profiles import CLOCK, stack_of
@@ -43,6 +43,15 @@ def test_tasks_without_a_part_in_the_scenario_are_shown_apart() -> None:
     assert found.total == 157.0
     assert any("took 81.7% of the busy time" in note for note in found.notes)
     assert not found.alarms, "what was sampled still adds up to what was measured"
+
+
+def test_the_table_of_scenarios_says_that_its_cpu_usage_has_the_other_load_in_it() -> None:
+    said = [n for n in scenario_table(_profile(roles=True)).notes if "other load" in n]
+    assert said == [
+        "CPU usage is of everything that ran, other load included (s 82% of the busy time); "
+        "the unit cost leaves it out"
+    ]
+    assert not [n for n in scenario_table(_profile(roles=False)).notes if "other load" in n]
 
 
 def test_everyone_is_counted_when_asked_for() -> None:
