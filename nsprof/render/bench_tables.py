@@ -9,7 +9,7 @@ from nsprof.model.metrics import ConditionRow, MetricTable, Scaling
 from nsprof.model.profile import Run
 from nsprof.model.results import ScenarioRow, ScenarioTable
 from nsprof.render.tables import Cell, Column, Grid, Heading, Lines, Part
-from nsprof.render.text import cost, interval_text, percent, scenario_parts
+from nsprof.render.text import cost, interval_text, percent, scenario_parts, split_legend
 
 __all__ = ["condition_parts", "document_parts", "metric_parts", "raw_run_parts", "scaling_parts", "value_parts"]
 
@@ -39,8 +39,9 @@ def document_parts(table: ScenarioTable) -> list[Part]:
     seen = [f"{row.scenario}: {row.observation}" for row in table.rows if row.observation]
     parts.append(Lines(("Observation",), "bold"))
     parts.append(Lines(tuple(seen), bullet=True))
-    if table.notes:
-        parts.append(Lines(table.notes, "dim", bullet=True))
+    _, notes = split_legend(table)  # no ± in these tables
+    if notes:
+        parts.append(Lines(notes, "dim", bullet=True))
     return parts
 
 

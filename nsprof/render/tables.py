@@ -29,12 +29,18 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`keep` is the order in which columns go where the terminal is narrow: 0 stays always, 9 goes first."""
+    """`keep` is the order in which columns go where the terminal is narrow: 0 stays always, 9 goes first.
+
+    A column with `below` is then written under the table, a line a row: what it says must not be lost. `legend` is a
+    line under the table where the column is shown.
+    """
 
     title: str
     right: bool = True
     keep: int = 0
     wrap: bool = False
+    below: bool = False
+    legend: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +133,16 @@ def _print_grid(grid: Grid, console: Console) -> None:
     if grid.title:
         console.print(Text(safe(grid.title), style="bold"))
     console.print(table)
+    for i in (i for i, column in enumerate(grid.columns) if column.below and i not in shown):
+        said = [f"{row[0].text}: {row[i].text}" for row in rows if row[i].text]
+        print_parts([Lines((f"{grid.columns[i].title}:", *(f"  {line}" for line in said)))] if said else [], console)
+    print_parts([Lines(tuple(_legends(grid, rows, shown)), "dim", bullet=True)], console)
+
+
+def _legends(grid: Grid, rows: Sequence[Sequence[Cell]], shown: Sequence[int]) -> list[str]:
+    """The legends of the columns shown that have a cell at all, each once."""
+    used = [grid.columns[i].legend for i in shown if any(row[i].text for row in rows)]
+    return [line for line in dict.fromkeys(used) if line]
 
 
 def markdown(parts: Iterable[Part]) -> str:
@@ -167,4 +183,5 @@ def _markdown_grid(grid: Grid) -> list[str]:
             _code(c.text) if column.wrap else _plain(c.text) for c, column in zip(row, grid.columns, strict=True)
         ]
         lines.append("| " + " | ".join(cells) + " |")
-    return [*lines, ""]
+    legends = _legends(grid, _all_rows(grid), range(len(grid.columns)))
+    return [*lines, "", *(f"- {_plain(line)}" for line in legends)]

@@ -19,7 +19,7 @@ from nsprof.render.tables import Cell, Column, Grid, Heading, Lines, Part
 from nsprof.units import format_count
 from nsprof.units import format_figure as cost
 
-__all__ = ["SHARES", "cost", "diff_parts", "gap", "percent", "report_parts", "scenario_parts"]
+__all__ = ["SHARES", "cost", "diff_parts", "gap", "percent", "report_parts", "scenario_parts", "split_legend"]
 
 #: What a share is of. Not of busy time: others' load is not in it, nor what --context, --netns and their like left out.
 SHARES = "shares are of what is counted (other load and filters left out)"
@@ -337,27 +337,34 @@ def scenario_parts(table: ScenarioTable) -> list[Part]:
     cost_unit = next((r.unit_cost_label for r in table.rows if r.unit_cost_label), "unit cost")
     units = {r.throughput_unit for r in table.rows if r.throughput_unit}
     remote = any(not math.isnan(r.cpu_remote_pct) for r in table.rows)
+    spread, notes = split_legend(table)
     columns = [Column("Scenario", right=False, wrap=True)]
     if several:
         columns.append(Column("Kernel", right=False, keep=6))
     columns += [
         Column("CPU usage (%)\n/ overhead"),
-        Column("±", keep=8),
+        Column("±", keep=8, legend=spread),
         Column(f"Throughput ({units.pop()})\n/ changed" if len(units) == 1 else "Throughput\n/ changed"),
-        Column("±", keep=8),
+        Column("±", keep=8, legend=spread),
         Column(f"{cost_unit}\n/ changed", keep=1),
-        Column("±", keep=7),
+        Column("±", keep=7, legend=spread),
         Column("runs", keep=5),
     ]
     if remote:
         columns.append(Column("remote\nCPU (%)", keep=4))
-    columns.append(Column("Observation", right=False, keep=3, wrap=True))
+    columns.append(Column("Observation", right=False, keep=3, wrap=True, below=True))
     one_unit = len({r.throughput_unit for r in table.rows if r.throughput_unit}) == 1
     rows = [_scenario_row(r, several=several, remote=remote, one_unit=one_unit) for r in table.rows]
     parts.append(Grid(tuple(columns), tuple(rows)))
-    if table.notes:
-        parts.append(Lines(table.notes, "dim", bullet=True))
+    if notes:
+        parts.append(Lines(notes, "dim", bullet=True))
     return parts
+
+
+def split_legend(table: ScenarioTable) -> tuple[str, tuple[str, ...]]:
+    """(what ± means, the other notes): the first is for those only who see a ±."""
+    spread = next((n for n in table.notes if n.startswith("±")), "")
+    return spread, tuple(n for n in table.notes if n != spread)
 
 
 def _scenario_row(row: ScenarioRow, *, several: bool, remote: bool, one_unit: bool) -> tuple[Cell | str, ...]:

@@ -15,7 +15,7 @@ from nsprof.model.results import Interval
 from nsprof.render import text
 from nsprof.render.escape import safe
 from nsprof.render.tables import Cell, Column, Grid, Heading, Lines, Part, markdown, print_parts
-from tests.profiles import bench_profile
+from tests.profiles import HOST_COSTS, bench_profile
 
 NASTY = "x\x1b[31m<script>alert('1')</script>[bold]\u202e|`\r\n\t\x00\udcff"
 
@@ -128,6 +128,17 @@ def test_the_table_of_scenarios_reads_as_the_document_does() -> None:
     assert "2,000.00 / +0.0%" in shown
     written = markdown(text.scenario_parts(table))
     assert "| CPU usage (%) / overhead |" in written
+
+
+def test_a_narrow_terminal_keeps_the_verdict_and_explains_no_sign_that_is_not_there() -> None:
+    table = scenario_table(bench_profile(runs=4, scenarios={"host": HOST_COSTS, "again": HOST_COSTS}, seed=2))
+    narrow, wide = (drawn(text.scenario_parts(table), width) for width in (70, 240))
+    assert "again: CPU: no difference shown" in " ".join(narrow.split())
+    assert "±" not in narrow
+    assert "±: half of the 95 % interval" in wide and "CPU: no difference shown" in wide
+    assert wide.count("no difference shown") == 1
+    assert "- ±: half of the 95 % interval" in markdown(text.scenario_parts(table))
+    assert "half of" not in markdown(text.scenario_parts(scenario_table(bench_profile(runs=1, seed=None))))
 
 
 @pytest.mark.parametrize(
