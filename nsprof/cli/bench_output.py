@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -75,6 +75,7 @@ def progress(quiet: bool) -> Iterator[Advance]:
 class Shown:
     """One part of a bench, ready to print: its tables in the report's order."""
 
+    part: str
     title: str
     table: ScenarioTable
     metrics: tuple[MetricTable, ...]
@@ -140,21 +141,31 @@ def show(
         return
     write_parts(_text(profile, shown, top, commit_text), form)
     if not quiet:
-        last = shown[-1].table
         after = f"nsprof bench --show {path} --markdown --commit-text"
-        if len(last.rows) > 1:
-            base, new = (_first(profile, last, base=which) for which in (True, False))
+        pair = comparable(profile, shown)
+        if pair is not None:
+            base, new = pair
             after += f", or nsprof diff {path} --baseline '{base}' --scenario '{new}'"
         print(f"nsprof: wrote {path}; next: {after}", file=sys.stderr)
 
 
-def _first(profile: Profile, table: ScenarioTable, *, base: bool) -> str:
-    """A name that `nsprof diff` takes: the baseline's, or that of the last line."""
+def comparable(profile: Profile, shown: Sequence[Shown]) -> tuple[str, str] | None:
+    """Two names that `nsprof diff` takes and that ran the same workload: the baseline and the last line of the last
+    part with more lines than one. None where no part has."""
     from nsprof.analyse.selection import scenario_names
 
-    names = [n for n in scenario_names(profile) if profile_has(profile, n)]
-    wanted = table.baseline if base else table.rows[-1].scenario
-    return next((n for n in reversed(names) if n == wanted or n.endswith(f"/{wanted}")), wanted)
+    names = {n for n in scenario_names(profile) if profile_has(profile, n)}
+    for each in reversed(shown):
+        pair = tuple(_whole(each.part, label) for label in (each.table.baseline, each.table.rows[-1].scenario))
+        if len(each.table.rows) > 1 and names.issuperset(pair):
+            return pair[0], pair[1]
+    return None
+
+
+def _whole(part: str, label: str) -> str:
+    """The name in the file of a line of a part: `tbench/host`, `6.12:tbench/host`."""
+    kernel, colon, scenario = label.rpartition(":")
+    return f"{kernel}{colon}{part}/{scenario}" if part else label
 
 
 def profile_has(profile: Profile, name: str) -> bool:
@@ -206,7 +217,7 @@ def _part(profile: Profile, part: str, baseline: str) -> Shown | None:
                 deltas.append(analyse.diff(chosen, chosen, base_scenario=base, new_scenario=name, per=per))
         except EvidenceError as error:
             print(f"nsprof: {name}: {error.message}", file=sys.stderr)
-    return Shown(title, table, tuple(compared), tuple(deltas), tuple(_scalings(chosen, part, usable, plan)))
+    return Shown(part, title, table, tuple(compared), tuple(deltas), tuple(_scalings(chosen, part, usable, plan)))
 
 
 def _in_order(table: ScenarioTable, plan: dict[str, Any], part: str) -> ScenarioTable:
@@ -262,12 +273,12 @@ def _text(profile: Profile, shown: list[Shown], top: int, commit_text: bool) -> 
     said: set[str] = set()
     if plan.get("about"):
         parts.append(Lines((plan["about"],), "dim"))
-    for each, part in zip(shown, _parts(profile), strict=False):
+    for each in shown:
         if "document" in tables:
             said.update(each.table.alarms)
             parts += [*bench_tables.document_parts(each.table), text.gap()]
         if "rates" in tables:
-            chosen = only_part(profile, part)
+            chosen = only_part(profile, each.part)
             runs = {s: [chosen.runs[i] for i in chosen.runs_of(s)] for s in chosen.scenarios if chosen.runs_of(s)}
             parts += [*bench_tables.value_parts(f"{each.title}: what the workload told", runs), text.gap()]
         for scaling in each.scalings:

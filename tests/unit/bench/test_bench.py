@@ -18,6 +18,7 @@ from nsprof.bench import BenchOptions, plan_of, resume, stopping
 from nsprof.bench.plan import Progress, fair_order
 from nsprof.bench.run import only_part
 from nsprof.churn import ChurnOptions, netns_mounts
+from nsprof.cli.bench_output import show
 from nsprof.errors import ComparisonError, EvidenceError, NsprofError, UsageError
 from tests.profiles import HOST_COSTS, bench_profile
 
@@ -160,6 +161,21 @@ def test_an_earlier_bench_is_shown_in_every_form(tmp_path: Path, form: list[str]
         assert "failed: netperf: broke off" in done.stdout
 
 
+def test_the_next_command_compares_within_one_workload(capsys: pytest.CaptureFixture[str]) -> None:
+    made = bench_profile(runs=2)
+    order = ["tbench/veth-bridge", "netperf TCP_STREAM/host", "tbench/host", "netperf TCP_STREAM/veth-bridge"]
+    runs = [replace(run, scenario=order[i]) for i, run in enumerate(made.runs)]
+    cases = [
+        {"part": part, "label": label, "shape": label, "containers": 1, "command": []}
+        for part in ("netperf TCP_STREAM", "tbench")
+        for label in ("host", "veth-bridge")
+    ]
+    plan = {"cases": cases, "tables": ["document"]}
+    show(made.with_(runs=tuple(runs), meta={**made.meta, "bench": {"plan": plan}}), "two.nsprof")
+    said = capsys.readouterr().err
+    assert "nsprof diff two.nsprof --baseline 'tbench/host' --scenario 'tbench/veth-bridge'" in said
+
+
 def test_kernels_become_columns_as_in_2007(tmp_path: Path) -> None:
     made = bench_profile(runs=4)
     runs = tuple(replace(r, kernel="6.1" if i < 4 else "6.12") for i, r in enumerate(made.runs))
@@ -200,3 +216,16 @@ def test_mounts_of_namespaces_are_counted_once_a_mount() -> None:
         "33 1 0:4 net:[4026532002] /var/lib/x rw - nsfs nsfs rw\n"
     )
     assert netns_mounts(text) == ["net:[4026532001]"] * 2
+
+
+def test_a_namespace_whose_name_is_no_utf_8_does_not_hinder_the_count_of_mounts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nsprof import churn
+
+    file = tmp_path / "mountinfo"
+    line = b"30 23 0:4 net:[4026532001] /run/netns/%s rw - nsfs nsfs rw\n"
+    file.write_bytes(line % b"caf\xe9\xff" + line % b"churn0" + line % b"\xc2\x85 churn")
+    monkeypatch.setattr(churn, "Path", lambda _: file)
+    assert churn._own_copies() == 1
+    assert churn._Sandbox._mounts(1) == ["net:[4026532001]"]
