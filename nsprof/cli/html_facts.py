@@ -113,7 +113,10 @@ def run_facts(sides: Sequence[Side]) -> Facts:
     names = dict.fromkeys(n for side in sides for r in side.run_objects for n in r.denominators)
     for name in names:
         noun = DENOMINATOR_NOUNS.get(name, name)
-        add(f"{noun}s a run", lambda s, n=name: _count(_mean(r.denominators.get(n, math.nan) for r in s.run_objects)))
+        add(
+            f"{noun if name == 'kb' else f'{noun}s'} a run",
+            lambda s, n=name: _count(_mean(r.denominators.get(n, math.nan) for r in s.run_objects)),
+        )
     for value in dict.fromkeys((v.name, v.unit) for side in sides for r in side.run_objects for v in r.values):
         add(f"{value[0]} ({value[1]})", lambda s, v=value: _count(_mean(_value(r, v) for r in s.run_objects)))
     steal = [sum(r.cpu_steal_s for r in s.run_objects) for s in sides]

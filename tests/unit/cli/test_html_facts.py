@@ -19,6 +19,12 @@ def side(name: str = "veth-bridge", **changes: object) -> Side:
     return Side(profile, name, profile.runs_of(name))
 
 
+def test_kilobytes_have_no_plural() -> None:
+    runs = tuple(replace(r, denominators={**r.denominators, "kb": 306_692.0}) for r in bench_profile(2).runs)
+    rows = dict(html_facts.run_facts([side(runs=runs)]).rows)
+    assert rows["KB a run"] == ("306,692",) and "transactions a run" in rows
+
+
 CHAIN = "client -> eth0 ~ v0 -> br0 -> [conntrack, ip_forward] -> w0 ~ eth0 -> server"
 
 
