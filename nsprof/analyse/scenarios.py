@@ -12,17 +12,19 @@ from numpy.typing import NDArray
 
 from nsprof.analyse import statistics, trust
 from nsprof.analyse.filters import Filter
-from nsprof.analyse.selection import choose_denominator, scenario_names, usable_runs, view
+from nsprof.analyse.selection import choose_denominator, choose_scenario, scenario_names, usable_runs, view
 from nsprof.errors import EvidenceError, UsageError
 from nsprof.model.profile import Profile, Run
 from nsprof.model.results import Interval, ScenarioRow, ScenarioTable
 
-__all__ = ["change_pct", "cpu_pct", "scenario_table"]
+__all__ = ["change_pct", "cpu_pct", "outcome_notes", "scenario_table"]
 
 #: When throughputs differ by more than this, CPU at unequal work misleads and the unit cost is the headline.
 EQUAL_WORK = 0.01
 #: Above this share of the busy time other load is said to be in the CPU usage.
 OTHER_LOAD = 0.05
+#: A throughput that differs by this much in every run is told even where no cost is shown to differ.
+OUTCOME = 0.10
 #: Workload values that are the throughput, in the order of preference.
 _THROUGHPUT = (
     "throughput",
@@ -141,6 +143,33 @@ def _other_share(profile: Profile, name: str, runs: tuple[int, ...], event: str 
         return 0.0
     whole = chosen.other_weight + float(chosen.weight.sum())
     return chosen.other_weight / whole if whole > 0 else 0.0
+
+
+def outcome_notes(
+    base: Profile, base_title: str, new: Profile, new_title: str, *, scenarios: tuple[str | None, str | None]
+) -> tuple[str, ...]:
+    """What became of the traffic itself, whatever it cost: a throughput that in every run of `new` is a tenth below
+    (or above) every run of `base`, and the segments sent again meanwhile. Empty where it stayed or was not measured.
+    """
+    found = [_side(p, choose_scenario(p, n), None, "") for p, n in zip((base, new), scenarios, strict=True)]
+    if found[0] is None or found[1] is None or found[0].unit != found[1].unit:
+        return ()
+    old, now = found[0].throughput, found[1].throughput
+    if not (np.isfinite(old).all() and np.isfinite(now).all()):
+        return ()
+    fell = now.max() <= old.min() * (1 - OUTCOME)
+    if not fell and now.min() < old.max() * (1 + OUTCOME):
+        return ()
+    change = abs(change_pct(_mean(now), _mean(old)))
+    lines = [
+        f"throughput {'fell' if fell else 'rose'} by {change:.0f}%, from {_mean(old):,.2f} to {_mean(now):,.2f} "
+        f"{found[1].unit} (mean over runs); every run of {new_title} is {'below' if fell else 'above'} "
+        f"every run of {base_title}"
+    ]
+    again = [_counted(side)[1] for side in found if side is not None]
+    if any(again):
+        lines.append(f"retransmitted segments a run: {again[0]:,.0f} in {base_title}, {again[1]:,.0f} in {new_title}")
+    return tuple(lines)
 
 
 def _throughput(run: Run) -> tuple[float, str]:

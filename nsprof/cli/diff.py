@@ -25,11 +25,15 @@ __all__ = ["command", "sides"]
 
 
 def sides(
-    files: tuple[str, ...], baseline: str | None, scenario: str | None
+    files: tuple[str, ...],
+    baseline: str | None,
+    scenario: str | None,
+    instead: str = "nsprof diff BASE NEW",
 ) -> tuple[Profile, str | None, Profile, str | None]:
     """(base, its scenario, new, its scenario) of the words on the command line: two files, or one with two scenarios.
 
-    Without names a file with `host` and one other scenario is read as that other one against host.
+    Without names a file with `host` and one other scenario is read as that other one against host. `instead` is the
+    hint where one file has nothing to compare.
     """
     from nsprof.analyse.selection import scenario_names
 
@@ -43,9 +47,7 @@ def sides(
             baseline = scenario
         return base, baseline, new, scenario
     if len(names) < 2:
-        raise UsageError(
-            f"one profile with one scenario ({', '.join(names)}): nothing to compare it with", "nsprof diff BASE NEW"
-        )
+        raise UsageError(f"one profile with one scenario ({', '.join(names)}): nothing to compare it with", instead)
     if baseline is None:
         others = [n for n in names if n != scenario]
         baseline = next((n for n in others if n == "host" or n.endswith(":host")), others[0])

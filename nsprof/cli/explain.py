@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from nsprof.cli.common import filter_of, filter_options, open_profile, write_json, write_parts
+from nsprof.cli.common import DEFAULT_PROFILE, filter_of, filter_options, open_profile, write_json, write_parts
 from nsprof.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ def _sides(
             f"--baseline {baseline}: neither a file nor a scenario of the profile",
             f"scenarios: {', '.join(scenario_names(new))}",
         )
-    return sides((profile,) if profile else (), baseline, scenario)
+    instead = f"nsprof explain {shlex.quote(profile or DEFAULT_PROFILE)} --baseline BASE"
+    return sides((profile,) if profile else (), baseline, scenario, instead)
 
 
 @click.command(short_help="Ranked causes of extra cost, with their evidence.")
@@ -70,7 +72,10 @@ def command(
     A cause is "found" with two independent kinds of evidence, "possible" with one. What no cause owns is printed as
     not explained. Exit status 3: not enough data for an answer.
     """
+    from dataclasses import replace
+
     from nsprof.analyse import causes
+    from nsprof.analyse.scenarios import outcome_notes
     from nsprof.render import explain as render
 
     common = {
@@ -92,6 +97,8 @@ def command(
         else:
             files = (baseline if baseline and base is not new else "", profile or "")
             result = causes.explain(base, new, **names, **common, files=files)
+            said = outcome_notes(base, result.base_title, new, result.new_title, scenarios=(base_name, new_name))
+            result = replace(result, notes=(*said, *result.notes))
             kind, parts = "explain", render.explain_parts(result)
             status = 3 if result.answer == "not enough data" else 0
     if form == "json":

@@ -30,11 +30,14 @@ _ANSWERS = {
     "not enough data": "not enough data",
 }
 _MAIL_WIDTH = 72
+#: How the notes begin that tell what became of the traffic (nsprof.analyse.scenarios.outcome_notes).
+_OUTCOME = ("throughput ", "retransmitted segments ")
 
 
-def amount(value: float, measure: Measure, *, sign: bool = True) -> str:
-    """A cost with its unit: `+5.1 us/packet`, `+1,204 instructions/transaction`."""
-    if measure.unit == "ns" and measure.per not in ("share",) and abs(value) >= 10_000:
+def amount(value: float, measure: Measure, *, sign: bool = True, beside: float = 0.0) -> str:
+    """A cost with its unit: `+5.1 us/packet`, `+1,204 instructions/transaction`; in that of `beside`, the largest
+    figure of the same line, so that a reader can subtract."""
+    if measure.unit == "ns" and measure.per not in ("share",) and max(abs(value), abs(beside)) >= 10_000:
         text = cost(value / 1000, sign=sign)
         return f"{text} {measure.label.replace('ns', 'us', 1)}"
     return f"{cost(value, sign=sign)} {measure.label}"
@@ -71,13 +74,15 @@ def explain_parts(explanation: Explanation) -> list[Part]:
     e = explanation
     parts: list[Part] = [Heading(f"{e.new_title} against {e.base_title}: {_ANSWERS[e.answer]}", 1)]
     t = e.total
-    spread = _bounds(t.interval, e.measure, t.delta)
+    largest = max(abs(t.base), abs(t.new), abs(t.delta))
+    spread = _bounds(t.interval, e.measure, largest)
     change = f" ({t.delta / t.base:+.0%})" if t.base > 0 else ""
     parts.append(
         Lines(
             (
-                f"{amount(t.base, e.measure, sign=False)} -> {amount(t.new, e.measure, sign=False)}: "
-                f"{amount(t.delta, e.measure)}{change}{spread}",
+                f"{amount(t.base, e.measure, sign=False, beside=largest)} -> "
+                f"{amount(t.new, e.measure, sign=False, beside=largest)}: "
+                f"{amount(t.delta, e.measure, beside=largest)}{change}{spread}",
                 _basis(e),
             )
         )
@@ -131,7 +136,7 @@ def _tail(e: Explanation) -> list[Part]:
             "  mostly in: " + ", ".join(f"{name} ({cost(v, sign=True)})" for name, v in e.unexplained_functions)
         )
     lines += [f"  {r}" for r in e.reasons]
-    lines += [f"note: {n}" for n in e.notes if "other load" in n]
+    lines += [f"note: {n}" for n in e.notes if "other load" in n or n.startswith(_OUTCOME)]
     lines += [f"next: {n}" for n in e.next]
     return [Lines(tuple(lines))]
 
