@@ -120,7 +120,8 @@ def _figures(content: PageContent) -> str:
     if measure is not None:
         kind = "" if measure.kind == "sampled" else f" ({measure.kind})"
         reference = f", read from {measure.reference}" if measure.reference else ""
-        how = f'<p class="note">Measured: {escape(measure.event + kind)} in {escape(measure.label + reference)}; {SHARES}.</p>'
+        what = f"{measure.event}{kind} in {measure.label}{reference}; {SHARES}"
+        how = f'<p class="note">Measured: {escape(what)}.</p>'
     cells = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in boxes)
     return f'<dl class="figures">{cells}</dl>{how}' if cells else ""
 

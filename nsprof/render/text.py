@@ -21,7 +21,7 @@ from nsprof.units import format_figure as cost
 
 __all__ = ["SHARES", "cost", "diff_parts", "gap", "percent", "report_parts", "scenario_parts", "split_legend"]
 
-#: What a share is of. Not of busy time: others' load is not in it, nor what --context, --netns and their like left out.
+#: What a share is of. Not of busy time: other load is not in it, nor what --context, --netns and their like left out.
 SHARES = "shares are of what is counted (other load and filters left out)"
 
 #: From this share of late samples on, a function is marked.
