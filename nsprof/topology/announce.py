@@ -11,7 +11,9 @@ import socket
 import struct
 from collections.abc import Iterable
 
+from nsprof.errors import TopologyError
 from nsprof.netns import entered
+from nsprof.topology.capability import refused
 
 __all__ = ["announce"]
 
@@ -21,7 +23,13 @@ _ALL_NODES = socket.inet_pton(socket.AF_INET6, "ff02::1")
 def announce(netns: str, device: str, known: Iterable[tuple[str, str]]) -> None:
     """Send it out of a device for each (address, hardware address)."""
     with entered(netns):
-        door = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC)
+        try:
+            door = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC)
+        except PermissionError as error:
+            raise TopologyError(
+                f"a packet socket to announce the addresses on {device} was refused: {error.strerror}",
+                refused("CAP_NET_RAW"),
+            ) from error
     with door:
         door.bind((device, 0))
         for address, mac in known:

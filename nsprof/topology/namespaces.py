@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from nsprof.errors import TopologyError
 from nsprof.netns import CLONE_NEWNET
+from nsprof.topology.capability import refused
 from nsprof.topology.netlink import Rtnl
 
 __all__ = ["IP_NETNS", "RUN", "Ns", "RunDirectory", "apart", "set_receive_cpus"]
@@ -36,7 +37,7 @@ T = TypeVar("T")
 def _check(result: int, what: str) -> None:
     if result != 0:
         code = ctypes.get_errno()
-        hint = "run it as root (sudo)" if code in (errno.EPERM, errno.EACCES) else ""
+        hint = refused("CAP_SYS_ADMIN") if code in (errno.EPERM, errno.EACCES) else ""
         raise TopologyError(f"{what}: {os.strerror(code)}", hint)
 
 
@@ -160,7 +161,8 @@ class RunDirectory:
             while _libc.umount2(os.fsencode(self.path), _MNT_DETACH) == 0:
                 pass
             code = ctypes.get_errno()
-            if code not in (errno.EINVAL, errno.ENOENT):  # EINVAL: no longer a mount
+            # EINVAL: no longer a mount. Who may not mount is told EPERM, also where nothing was mounted.
+            if code not in (errno.EINVAL, errno.ENOENT) and not (code == errno.EPERM and not self.path.is_mount()):
                 raise TopologyError(f"unmounting {self.path}: {os.strerror(code)}")
             for left in self.path.iterdir():  # made beside the mount, if the maker was killed at the wrong moment
                 _libc.umount2(os.fsencode(left), _MNT_DETACH)

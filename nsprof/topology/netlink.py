@@ -25,6 +25,7 @@ from pyroute2.netlink.rtnl.rtmsg import rtmsg
 from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
 from nsprof.errors import TopologyError
+from nsprof.topology.capability import refused
 
 __all__ = [
     "Op",
@@ -490,5 +491,5 @@ def _refusal(op: Op, code: int, words: str) -> TopologyError:
             f"try 'modprobe {module}', a kernel package with extra modules, or another kernel",
         )
     reason = os.strerror(code) + (f" ({words})" if words else "")
-    hint = "run it as root (sudo)" if code in (errno.EPERM, errno.EACCES) else ""
+    hint = refused("CAP_NET_ADMIN") if code in (errno.EPERM, errno.EACCES) else ""
     return TopologyError(f"{op.what}: {reason}", hint)

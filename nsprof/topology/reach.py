@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from nsprof.errors import TopologyError
 from nsprof.netns import entered
+from nsprof.topology.capability import refused
 from nsprof.topology.netlink import Rtnl, set_link
 
 __all__ = ["wait_until_reachable", "wait_until_running"]
@@ -29,7 +30,13 @@ def wait_until_reachable(netns: str, address: str, check: Callable[[], None], ti
     family, protocol = (socket.AF_INET6, socket.IPPROTO_ICMPV6) if six else (socket.AF_INET, socket.IPPROTO_ICMP)
     began = time.monotonic()
     with entered(netns):
-        door = socket.socket(family, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+        try:
+            door = socket.socket(family, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+        except PermissionError as error:
+            raise TopologyError(
+                f"the topology stands, but a raw socket to ask {address} for an echo was refused: {error.strerror}",
+                refused("CAP_NET_RAW"),
+            ) from error
     mark = os.urandom(8)
     request = _echo(128 if six else 8, mark)
     with door:

@@ -11,6 +11,7 @@ from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.ndmsg import ndmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
+from nsprof.topology import capability
 from nsprof.topology import netlink as nl
 
 ADDRESSES = ["198.18.0.1", "198.19.4.232", "2001:2:0:18::1", "2001:2:0:19::4e8"]
@@ -69,7 +70,23 @@ def test_a_lack_of_the_kernel_names_its_option_and_a_refusal_its_words() -> None
     op = nl.add_link("ipvlan", "eth0")
     lack = nl._refusal(op, errno.EOPNOTSUPP, "Unknown device type")
     assert "CONFIG_IPVLAN" in lack.message and "modprobe ipvlan" in lack.hint
-    refusal = nl._refusal(nl.set_link("w0", up=True), errno.EPERM, "")
-    assert "w0" in refusal.message and "root" in refusal.hint
     said = nl._refusal(op, errno.EBUSY, "Device is a bridge port")
     assert said.message == "making ipvlan device eth0: Device or resource busy (Device is a bridge port)"
+
+
+@pytest.mark.parametrize(
+    ("user", "capabilities", "hint"),
+    [
+        (1000, 0, "run it as root (sudo)"),
+        (0, ~(1 << 12), "CAP_NET_ADMIN is missing"),
+        (0, 1 << 12, "CAP_NET_ADMIN is there: a seccomp filter"),
+    ],
+)
+def test_a_refusal_names_what_is_missing(
+    user: int, capabilities: int, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capability.os, "geteuid", lambda: user)
+    monkeypatch.setattr(capability, "_effective", lambda: capabilities)
+    refusal = nl._refusal(nl.set_link("w0", up=True), errno.EPERM, "")
+    assert refusal.message == "setting device w0: Operation not permitted"
+    assert refusal.hint.startswith(hint)
