@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from nsprof.cli.common import write_json
 from nsprof.errors import UsageError
+
+if TYPE_CHECKING:
+    from nsprof.topology import Topology
 
 
 @click.group("topo")
@@ -37,7 +40,7 @@ def command() -> None:
 def up(shape: str, **options: Any) -> None:
     """Build a topology of SHAPE and leave it up."""
     from nsprof.model.scenario import TopologySpec, parse_offloads
-    from nsprof.topology import raise_up
+    from nsprof.topology import down, raise_up
     from nsprof.units import parse_rate
 
     try:
@@ -56,20 +59,33 @@ def up(shape: str, **options: Any) -> None:
     )
     with _signals():
         topology = raise_up(spec, options["run_id"])
-    if options["as_json"]:
+        try:
+            _show(topology, as_json=options["as_json"])
+        except BaseException:  # nobody learned its name, so nobody would take it down
+            down(topology.run_id)
+            raise
+
+
+def _show(topology: Topology, *, as_json: bool) -> None:
+    """What was built. In one write, so that a reader who leaves after the first line (head -1) has had all."""
+    if as_json:
         places = [topology.host, topology.server, *topology.clients]
         found = {p.name: {"netns": p.netns_path, "address": p.address, "cpus": list(p.cpus)} for p in places}
         write_json("topo-up", {**topology.describe(), "places": found})
+        sys.stdout.flush()
         return
     client, server = topology.client, topology.server
-    click.echo(f"{topology.run_id}: {shape}, {topology.shape.chain}")
     more = f" (and {len(topology.clients) - 1} more)" if len(topology.clients) > 1 else ""
-    click.echo(f"  client  {client.netns_path}  {client.address}{more}")
-    click.echo(f"  server  {server.netns_path}  {topology.server_address}")
     name = f"nsprof-{topology.run_id}-{client.name}"
-    click.echo(f"  try     ip netns exec {name} ping -c 3 {topology.server_address}")
-    click.echo(f"  record  nsprof record --in {name} -- ping -c 3 {topology.server_address}")
-    click.echo(f"  remove  nsprof topo down {topology.run_id}")
+    lines = (
+        f"{topology.run_id}: {topology.spec.shape}, {topology.shape.chain}",
+        f"  client  {client.netns_path}  {client.address}{more}",
+        f"  server  {server.netns_path}  {topology.server_address}",
+        f"  try     ip netns exec {name} ping -c 3 {topology.server_address}",
+        f"  record  nsprof record --in {name} -- ping -c 3 {topology.server_address}",
+        f"  remove  nsprof topo down {topology.run_id}",
+    )
+    click.echo("\n".join(lines))
 
 
 def _signals() -> Any:
@@ -97,22 +113,27 @@ def _signals() -> Any:
 @click.option("--all", "everything", is_flag=True, help="All that were left up (none that is in use).")
 @click.option("--json", "as_json", is_flag=True, help="Print what was removed as JSON.")
 def down_(run_ids: tuple[str, ...], everything: bool, as_json: bool) -> None:
-    """Remove topologies that were left up."""
+    """Remove topologies that were left up, and end the processes that are still inside."""
     from nsprof.topology import down, listing
 
     if bool(run_ids) == everything:
         raise UsageError("give either run ids or --all", "nsprof topo list")
     words = [r["run_id"] for r in listing() if r["condition"] == "up"] if everything else run_ids
-    removed = []
+    removed: dict[str, int] = {}
     try:
         for run_id in dict.fromkeys(words):
-            down(run_id)
-            removed.append(run_id)
+            removed[run_id] = down(run_id)
             if not as_json:
-                click.echo(f"{run_id}: removed", err=True)
+                click.echo(_removed(run_id, removed[run_id]), err=True)
     finally:  # those before one that could not be removed are gone all the same
         if as_json:
-            write_json("topo-down", {"removed": removed})
+            write_json("topo-down", {"removed": list(removed), "ended": sum(removed.values())})
+
+
+def _removed(run_id: str, ended: int) -> str:
+    if not ended:
+        return f"{run_id}: removed"
+    return f"{run_id}: removed, and {ended} process{'es' if ended > 1 else ''} still in it ended"
 
 
 @command.command("list")
@@ -139,15 +160,18 @@ def list_(as_json: bool) -> None:
 @command.command("clean")
 @click.option("--json", "as_json", is_flag=True, help="Print what was removed as JSON.")
 def clean_(as_json: bool) -> None:
-    """Remove what a killed nsprof left behind; nothing that is up or in use."""
+    """Remove what a killed nsprof left behind; nothing that is up or in use.
+
+    Processes that are still inside (a server of a killed benchmark) are ended.
+    """
     from nsprof.topology import clean
 
     removed = clean()
     if as_json:
-        write_json("topo-clean", {"removed": removed})
+        write_json("topo-clean", {"removed": list(removed), "ended": sum(removed.values())})
         return
-    for run_id in removed:
-        click.echo(f"{run_id}: removed", err=True)
+    for run_id, ended in removed.items():
+        click.echo(_removed(run_id, ended), err=True)
     if not removed:
         click.echo("nothing was left behind", err=True)
 

@@ -12,6 +12,7 @@ from nsprof.errors import TopologyError
 from nsprof.netns import entered
 from nsprof.topology import netlink as nl
 from nsprof.topology import nft, sysctl, uplink
+from nsprof.topology.inside import end_inside
 from nsprof.topology.maker import LAST_METRIC
 from nsprof.topology.namespaces import RUN, RunDirectory, apart
 from nsprof.topology.plan import check_run_id
@@ -70,8 +71,20 @@ def _restore_host(state: State, host: Path) -> None:
                 sysctl.write(name, value)
 
 
-def down(run_id: str) -> None:
-    """Take down a run that was left up. Raises TopologyError if there is none, or if another nsprof is using it."""
+def _end_processes(state: State) -> int:
+    """End what still runs in the namespaces that were made for a run; those that were there before are spared."""
+    directory = RunDirectory(state.run_id).path
+    if not directory.is_dir():
+        return 0
+    found = {"home", "host"} if state.host_netns != "own" or state.damaged else {"home"}
+    return end_inside(place for place in directory.iterdir() if place.name not in found)
+
+
+def down(run_id: str) -> int:
+    """Take down a run that was left up; returns how many processes were still in it, and were ended.
+
+    Raises TopologyError if there is none, or if another nsprof is using it.
+    """
     state = load(check_run_id(run_id))
     if state is None:
         known = ", ".join(s.run_id for s in load_all())
@@ -82,16 +95,22 @@ def down(run_id: str) -> None:
         raise TopologyError(
             f"topology {run_id} is in use by nsprof with PID {state.pid}", "end that nsprof, and it removes it itself"
         )
+    ended = _end_processes(state)
     remove(state)
+    return ended
 
 
-def clean() -> list[str]:
-    """Remove what killed nsprofs left behind, nobody else's and nothing in use; returns the run ids removed."""
-    removed = []
+def clean() -> dict[str, int]:
+    """Remove what killed nsprofs left behind, nobody else's and nothing in use.
+
+    Returns the run ids removed, with how many processes were still in each, and were ended.
+    """
+    removed = {}
     for state in load_all():
         if state.condition == "leftover":
+            ended = _end_processes(state)
             remove(state)
-            removed.append(state.run_id)
+            removed[state.run_id] = ended
     for half in RUN.glob(".state-*"):  # killed while writing
         if time.time() - half.stat().st_mtime > _HALF_WRITTEN_S:
             half.unlink(missing_ok=True)

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,6 +38,10 @@ BROKEN = f"br{MARK}"
 DEAD = f"de{MARK}"
 DEADINIT = f"di{MARK}"
 ALIVE = f"al{MARK}"
+SERVED = f"se{MARK}"
+SERVEDI = f"si{MARK}"
+WEAK = f"we{MARK}"
+UNSEEN = f"un{MARK}"
 CLASH = f"cl{MARK}"
 TWOB = f"tb{MARK}"
 TWOA = f"ta{MARK}"
@@ -363,7 +368,7 @@ def test_what_a_killed_nsprof_left_in_the_initial_namespace_is_cleaned_from_anyw
             victim.kill()
             victim.wait()
         # clean() runs in a thread that is in yet another namespace: it must find its way back by itself.
-        done: list[list[str]] = []
+        done: list[dict[str, int]] = []
 
         def elsewhere() -> None:
             in_private_namespace(lambda: done.append(clean()))
@@ -460,3 +465,72 @@ def test_a_process_that_stays_inside_does_not_hold_up_the_removal() -> None:
             sleeper.kill()
     assert time.monotonic() - began < 10
     assert leftovers(INSIDE) == []
+
+
+#: Ignores SIGTERM, as a stuck server does, and says when it is ready.
+_STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
+
+
+def test_cleaning_ends_what_a_killed_nsprof_left_running_inside_and_says_how_many() -> None:
+    with holder("veth-bridge", SERVED) as victim:
+        places = [netns.resolve(f"nsprof-{SERVED}-{name}") for name in ("c0", "remote")]
+        with (
+            netns.spawn(["sleep", "60"], netns=places[0]) as mild,
+            netns.spawn([sys.executable, "-c", _STUBBORN], netns=places[1], stdout=subprocess.PIPE) as stubborn,
+            subprocess.Popen(["sleep", "60"]) as outside,
+        ):
+            try:
+                assert stubborn.stdout is not None and stubborn.stdout.readline() == b"1\n"
+                victim.kill()
+                victim.wait()
+                assert clean()[SERVED] == 2
+                assert (mild.wait(5), stubborn.wait(5)) == (-signal.SIGTERM, -signal.SIGKILL)
+                assert outside.poll() is None
+            finally:
+                for process in (mild, stubborn, outside):
+                    process.kill()
+    assert leftovers(SERVED) == []
+
+
+def test_cleaning_spares_who_is_in_the_namespace_that_served_as_the_host() -> None:
+    def work() -> None:
+        with holder("host", SERVEDI, "init") as victim, subprocess.Popen(["sleep", "60"]) as outside:
+            try:
+                victim.kill()
+                victim.wait()
+                done: list[dict[str, int]] = []
+                in_private_namespace(lambda: done.append(clean()))
+                assert done[0][SERVEDI] == 0
+                assert outside.poll() is None
+            finally:
+                outside.kill()
+
+    in_private_namespace(work)
+
+
+def _up(*words: str, **how: Any) -> subprocess.CompletedProcess[str]:
+    argv = [*words, sys.executable, "-m", "nsprof", "topo", "up", "host", "--run-id"]
+    return subprocess.run(
+        [*argv, UNSEEN if how else WEAK], stderr=subprocess.PIPE, text=True, timeout=60, check=False, **how
+    )
+
+
+@pytest.mark.parametrize(
+    ("lacking", "tried"),
+    [("sys_admin", "mounting"), ("net_admin", "setting device lo"), ("net_raw", "a raw socket to ask")],
+)
+def test_root_without_a_capability_is_told_which_and_leaves_nothing(lacking: str, tried: str) -> None:
+    if shutil.which("setpriv") is None:
+        pytest.skip("setpriv is not installed")
+    ended = _up("setpriv", "--bounding-set", f"-{lacking}", "--inh-caps", f"-{lacking}")
+    assert ended.returncode == 125
+    assert tried in ended.stderr and f"CAP_{lacking.upper()} is missing" in ended.stderr
+    assert "could not be removed" not in ended.stderr
+    assert leftovers(WEAK) == []
+
+
+def test_a_topology_whose_name_cannot_be_shown_is_taken_down_again() -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = _up(stdout=full)
+    assert ended.returncode == 125 and "standard output" in ended.stderr
+    assert leftovers(UNSEEN) == []

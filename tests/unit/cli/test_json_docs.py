@@ -76,7 +76,7 @@ def test_what_a_verb_writes_is_as_documented(
         about = {"run_id": "abc123", "shape": "host", "condition": "up", "containers": 0, "host_netns": "own"}
         rows = [{**about, "pid": 7, "created": "2026-01-01T00:00:00+0000", "about": {"mtu": 1500}}]
         monkeypatch.setattr("nsprof.topology.listing", lambda: rows)
-        monkeypatch.setattr("nsprof.topology.down", lambda run_id: None)
+        monkeypatch.setattr("nsprof.topology.down", lambda run_id: 0)
     if kind == "gate":
         store.save(bench_profile(scenarios={"host": bridge_costs()}, runs=8), place / "bridge.nsprof")
     status, out, err = call(capsys, *words, "--json")
