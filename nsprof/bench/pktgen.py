@@ -55,7 +55,7 @@ def options_of(command: Sequence[str]) -> argparse.Namespace:
 def _device(path: str, name: str = "eth0") -> tuple[str, int]:
     """(MAC, skbs received) of a container's device."""
     with entered(path):
-        lines = Path("/proc/thread-self/net/dev").read_text().splitlines()
+        lines = Path("/proc/thread-self/net/dev").read_text(errors="surrogateescape").splitlines()
         import fcntl
         import socket
         import struct

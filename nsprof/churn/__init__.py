@@ -396,7 +396,7 @@ class _Sandbox:
         own = Path(f"/proc/{os.getpid()}/ns/mnt").stat().st_ino
         limit = time.monotonic() + 30
         for holder in self._holders:
-            while Path(f"/proc/{holder.pid}/comm").read_text().strip() != "sleep":
+            while Path(f"/proc/{holder.pid}/comm").read_text(errors="surrogateescape").strip() != "sleep":
                 if holder.poll() is not None or time.monotonic() > limit:
                     raise WorkloadError("a mount namespace could not be made: unshare --mount failed")
                 time.sleep(0.002)
@@ -413,17 +413,17 @@ class _Sandbox:
 
     @staticmethod
     def _mounts(pid: int) -> list[str]:
-        return netns_mounts(Path(f"/proc/{pid}/mountinfo").read_text())
+        return netns_mounts(Path(f"/proc/{pid}/mountinfo").read_text(errors="surrogateescape"))
 
 
 def netns_mounts(mountinfo: str) -> list[str]:
     """Mounts of namespaces that churn made, as `net:[inode]`, once a mount; the machine's own lie hidden below."""
-    rows = [line.split() for line in mountinfo.splitlines()]
+    rows = [line.split(" ") for line in mountinfo.split("\n") if line]
     return [row[3] for row in rows if row[4].startswith(_OURS) and row[3].startswith("net:")]
 
 
 def _own_copies() -> int:
-    return len(netns_mounts(Path("/proc/thread-self/mountinfo").read_text()))
+    return len(netns_mounts(Path("/proc/thread-self/mountinfo").read_text(errors="surrogateescape")))
 
 
 def _mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
@@ -457,5 +457,7 @@ _HOLD_WORDS = ["unchanged"]
 
 
 def _holder() -> subprocess.Popen[bytes]:
-    words = ["unshare", "--mount", "--propagation", _HOLD_WORDS[0], "sleep", "86400"]
+    # Its death signal is that of the sandbox's thread: a killed nsprof leaves none of them behind.
+    dying = ["setpriv", "--pdeathsig", "KILL"]
+    words = [*dying, "unshare", "--mount", "--propagation", _HOLD_WORDS[0], "sleep", "86400"]
     return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

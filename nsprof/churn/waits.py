@@ -59,7 +59,7 @@ class WaitSampler:
 
     def _look(self, pid: int, passed_ns: int, *, worker: bool) -> None:
         try:
-            stat = Path(f"/proc/{pid}/stat").read_text()
+            stat = Path(f"/proc/{pid}/stat").read_text(errors="surrogateescape")
             comm, _, rest = stat.partition("(")[2].rpartition(")")
             if rest.split()[0] not in ("D", "S"):
                 return
@@ -78,7 +78,7 @@ def netns_workers() -> list[int]:
     for place in Path("/proc").iterdir():
         if place.name.isdigit():
             try:
-                comm = (place / "comm").read_text()
+                comm = (place / "comm").read_text(errors="surrogateescape")
             except OSError:
                 continue
             if comm.startswith("kworker/u") and "netns" in comm:

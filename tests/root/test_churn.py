@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -101,3 +104,33 @@ def test_the_2016_experiment_runs_from_its_file(tmp_path: Path) -> None:
     assert {_values(r)["operations"] for r in runs} == {5.0}
     assert len(runs) == 4
     assert _machine() == ([], "")
+
+
+def _holders() -> set[int]:
+    """The mount namespaces' holders of all churns on this machine."""
+    found = set()
+    for place in Path("/proc").iterdir():
+        if place.name.isdigit():
+            with contextlib.suppress(OSError):
+                if (place / "cmdline").read_bytes() == b"sleep\x0086400\x00":
+                    found.add(int(place.name))
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGQUIT])
+def test_a_killed_churn_leaves_no_mount_namespace_behind(number: signal.Signals, tmp_path: Path) -> None:
+    before = _holders()
+    argv = [sys.executable, "-m", "nsprof", "churn", "-N", "3000", "-M", "4", "-o", str(tmp_path / "c.nsprof")]
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            until = time.monotonic() + 60
+            while len(_holders() - before) < 4 and time.monotonic() < until and process.poll() is None:
+                time.sleep(0.02)
+            assert len(_holders() - before) == 4
+        finally:
+            process.send_signal(number)
+            process.wait(60)
+    until = time.monotonic() + 5
+    while _holders() - before and time.monotonic() < until:
+        time.sleep(0.02)
+    assert _holders() - before == set()
