@@ -98,7 +98,11 @@ def run_job(
         Share("nsprof-root", Path("/")),
         Share("nsprof-job", machine.directory / "job", readonly=False),
     )
-    _write_job(machine.directory / "job", kernel, argv, env=env or {}, cwd=cwd or Path.cwd(), out_dir=out_dir)
+    try:
+        _write_job(machine.directory / "job", kernel, argv, env=env or {}, cwd=cwd or Path.cwd(), out_dir=out_dir)
+    except BaseException:  # from __enter__ on the machine itself cares for its directory
+        shutil.rmtree(machine.directory, ignore_errors=True)
+        raise
     with ExitStack() as stack:
         start = time.monotonic()
         stack.enter_context(machine)

@@ -66,8 +66,8 @@ class Machine:
 
     def __enter__(self) -> Machine:
         keeper = Path(__file__).with_name("keeper.py")
-        argv = [sys.executable, "-I", "-S", str(keeper), str(self.directory), *self._argv()]
         try:
+            argv = [sys.executable, "-I", "-S", str(keeper), str(self.directory), *self._argv()]
             self._keeper = subprocess.Popen(
                 argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, cwd="/"
             )
@@ -107,7 +107,7 @@ class Machine:
         ticks = 0
         try:
             for child in Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split():
-                fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
+                fields = Path(f"/proc/{child}/stat").read_text(errors="surrogateescape").rpartition(")")[2].split()
                 ticks += int(fields[11]) + int(fields[12])  # utime, stime: proc(5) counts from the PID
         except OSError:  # it has just ended
             return 0.0

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import stat
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from nsprof.errors import UsageError
-from nsprof.vm import machine
+from nsprof.errors import UsageError, VmError
+from nsprof.vm import job, machine
 from nsprof.vm.job import _collect, run_job
 from nsprof.vm.kernels import resolve
 from tests.unit.vm.trees import kernel_tree
@@ -98,3 +99,22 @@ def test_console_text_cannot_steer_the_terminal(tmp_path: Path) -> None:
     text = machine._printable(path)
     assert "\x1b" not in text and "\x07" not in text and "\x00" not in text
     assert "Kernel panic" in text
+
+
+@pytest.mark.parametrize("broken", ["qemu", "job"])
+def test_a_guest_that_cannot_be_started_leaves_no_directory(
+    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    monkeypatch.setattr(job, "_initramfs", lambda kernel: tmp_path / "initramfs")
+    kernel = resolve(str(kernel_tree(tmp_path)))
+    if broken == "qemu":
+        monkeypatch.setenv("PATH", "/nope")
+        with pytest.raises(VmError, match="qemu-system-x86_64 is not installed"):
+            run_job(kernel, ["true"], accel="tcg")
+    else:
+        with pytest.raises(UsageError, match="a path with a line break"):
+            run_job(kernel, ["true"], accel="tcg", cwd=Path("/a\nb"))
+    assert list(scratch.iterdir()) == []
