@@ -29,7 +29,9 @@ FORMATS = {
 PERF_MAGIC = (b"PERFILE2", b"2ELIFREP", b"PERFFILE", b"ELIFFREP")
 _HEAD = 1 << 16
 _MAX_UNPACKED = 4 << 30
-_RATIO = 1000
+#: Stacks as text pack to a twentieth or a fiftieth; what unpacks to more than this is made for harm.
+_RATIO = 200
+_MIN_BOMB = 64 << 20
 
 
 def detect(source: Path | str | bytes | memoryview) -> str:
@@ -136,7 +138,7 @@ def _bounded(stream: IO[bytes], name: str, forced: bool) -> memoryview:
     if head and not forced and not _detect(_peek(head)):
         raise _unknown(name)
     whole = bytearray(head)
-    limit = min(_MAX_UNPACKED, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") // 4)
+    limit = min(_MAX_UNPACKED, _available_bytes() // 4)
     while piece := stream.read(1 << 20):
         whole += piece
         if len(whole) > limit:
@@ -144,6 +146,24 @@ def _bounded(stream: IO[bytes], name: str, forced: bool) -> memoryview:
                 f"{name}: does not end within {limit:,} bytes", "put it into a file, which is read without copying it"
             )
     return memoryview(whole)
+
+
+def _available_bytes() -> int:
+    """Memory that can be had without swapping, file caches included."""
+    try:
+        with Path("/proc/meminfo").open("rb") as lines:
+            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(b"MemAvailable:"))
+    except (OSError, StopIteration):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+
+
+def _refuse_bomb(name: str, packed: int, unpacked: int, limit: int) -> None:
+    """Raises ProfileFormatError when `unpacked` bytes are too many for the memory, or for the `packed` ones."""
+    hint = "if it is meant, unpack it into a file (zcat, zstdcat), which is read without copying it"
+    if unpacked > limit:
+        raise ProfileFormatError(f"{name}: unpacks to more than {limit:,} bytes (a quarter of the memory)", hint)
+    if unpacked > max(_MIN_BOMB, packed * _RATIO):
+        raise ProfileFormatError(f"{name}: unpacks to more than {unpacked:,} bytes, {_RATIO} times its size", hint)
 
 
 def _read_directory(
@@ -234,21 +254,20 @@ def _peek(head: bytes) -> bytes:
 
 def _unpack(buf: memoryview, name: str) -> tuple[memoryview, str]:
     """What a gzip or zstd file holds; with words when it is cut off or damaged. Bounded in size."""
-    limit = min(_MAX_UNPACKED, max(64 << 20, len(buf) * _RATIO))
+    limit = min(_MAX_UNPACKED, _available_bytes() // 4)
     out = bytearray()
     cut = ""
     if bytes(buf[:2]) == b"\x1f\x8b":
         at = 0
         while at < len(buf) and not cut and bytes(buf[at : at + 2]) == b"\x1f\x8b":
             unpacker = zlib.decompressobj(31)
-            feed = bytes(buf[at : at + (1 << 20)])
+            feed = bytes(buf[at : at + (1 << 12)])  # little: there may be very many empty members
             at += len(feed)
             try:
                 while feed or (not unpacker.eof and at < len(buf)):
                     out += unpacker.decompress(feed, 1 << 24)
-                    if len(out) > limit:
-                        raise ProfileFormatError(f"{name}: unpacks to more than {limit} bytes")
                     feed = unpacker.unconsumed_tail
+                    _refuse_bomb(name, at - len(feed), len(out), limit)
                     if unpacker.eof:
                         at -= len(unpacker.unused_data)
                         break
@@ -264,18 +283,16 @@ def _unpack(buf: memoryview, name: str) -> tuple[memoryview, str]:
 
         import zstandard
 
-        reader = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(
-            io.BytesIO(buf), read_across_frames=True
-        )
+        packed = io.BytesIO(buf)
+        reader = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(packed, read_across_frames=True)
         try:
             while piece := reader.read(1 << 23):
                 out += piece
-                if len(out) > limit:
-                    raise ProfileFormatError(f"{name}: unpacks to more than {limit} bytes")
+                _refuse_bomb(name, packed.tell(), len(out), limit)
         except zstandard.ZstdError as error:
             cut = f"damaged: the zstd data breaks after {len(out)} bytes ({error})"
     else:
         return buf, ""
     if not out:
         raise ProfileFormatError(f"{name}: {cut or 'nothing is packed in it'}")
-    return memoryview(bytes(out)), cut
+    return memoryview(out), cut

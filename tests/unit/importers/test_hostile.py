@@ -6,6 +6,7 @@ from __future__ import annotations
 import gzip
 import json
 import struct
+import time
 import tracemalloc
 from functools import cache
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from nsprof.errors import ProfileFormatError
 from nsprof.model.profile import Profile
+from nsprof.store import importers
 from nsprof.store.importers import FORMATS, _read
 from nsprof.store.importers.perfdata import header as h
 from tests.support import REPO
@@ -128,6 +130,36 @@ def test_a_bomb_is_refused(pack: object) -> None:
         assert tracemalloc.get_traced_memory()[1] < 300 << 20
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])
+def test_a_large_bomb_is_refused_at_its_beginning_with_a_way_out(pack: object) -> None:
+    bomb = pack(b"a;b;c;veth_xmit 1\n" * (300 << 20 >> 5) * 2)  # type: ignore[operator]
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProfileFormatError, match="200 times its size") as caught:
+            _read(memoryview(bomb), "bomb", None, None, None)
+        assert tracemalloc.get_traced_memory()[1] < 200 << 20
+    finally:
+        tracemalloc.stop()
+    assert "zcat" in caught.value.hint
+
+
+def test_what_is_packed_no_tighter_than_stacks_are_is_limited_by_the_memory_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    raw = gzip.compress(b"".join(b"a;b;f%d %d\n" % (n % 997, n) for n in range(200_000)))
+    assert _read(memoryview(raw), "stacks", None, None, None)[0].samples.count.sum() == 200_000 * 199_999 // 2
+    monkeypatch.setattr(importers, "_available_bytes", lambda: 1 << 20)
+    with pytest.raises(ProfileFormatError, match="a quarter of the memory"):
+        _read(memoryview(raw), "stacks", None, None, None)
+
+
+def test_many_empty_members_take_no_time() -> None:
+    raw = gzip.compress(b"") * 100_000 + gzip.compress(b"a;b 7\n")
+    began = time.process_time()
+    assert _read(memoryview(raw), "members", "folded", None, None)[0].samples.count.sum() == 7
+    assert time.process_time() - began < 10
 
 
 def test_a_bomb_inside_perf_data_is_cut_off() -> None:
