@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from nsprof.analyse.ledger_reconcile import fragmentation, reconcile
+from nsprof.analyse.ledger_shed import MARK, Sheds, sheds_of
 from nsprof.errors import EvidenceError
-from nsprof.model.ledger import EventRow, HopRow, LedgerReport, PlaceRow
+from nsprof.model.ledger import EventRow, HopRow, LedgerReport, PlaceRow, Reconciled
 from nsprof.model.profile import LedgerLine, Profile
 
 __all__ = ["ledger"]
@@ -50,24 +51,34 @@ class _Side:
     profile: Profile
     scenario: str
     runs: tuple[int, ...]
-    observed: frozenset[int] = frozenset()
+    own: frozenset[int] = frozenset()
+    sheds: Sheds = field(default_factory=Sheds)
+
+    def counts(self, namespace: int) -> bool:
+        """Whether what happens there is the scenario's: in its own namespaces (any, if none is known), or nowhere."""
+        return not self.own or not namespace or namespace in self.own
 
     @property
     def lines(self) -> list[LedgerLine]:
-        """Lines of the observed namespaces (all, when that is empty), and those of nobody."""
+        """The scenario's own lines."""
         wanted = set(self.runs)
-        own = self.observed and {0, *self.observed}
-        return [line for line in self.profile.ledger if line.run in wanted and (not own or line.namespace in own)]
+        found = (line for line in self.profile.ledger if line.run in wanted and line.what != MARK)
+        return [line for line in found if self.counts(line.namespace)]
 
     @property
     def left_out(self) -> str:
         """A note on lines of other namespaces, "" when there are none."""
-        lines = [line for line in self.profile.ledger if line.run in self.runs and line.namespace]
-        others = {line.namespace for line in lines} - self.observed if self.observed else set()
-        if not others:
+        lines = [line for line in self.profile.ledger if line.run in self.runs and not self.counts(line.namespace)]
+        if not lines:
             return ""
-        calls = sum(line.calls for line in lines if line.namespace in others and line.what == "skb tx")
-        return f"left out: {len(others)} namespaces beside the scenario's, which sent {calls:,} packets (--everyone)"
+        number = len({line.namespace for line in lines})
+        sent = [line for line in lines if line.what == "skb tx"]
+        until = self.sheds.of(sent)
+        return (
+            f"left out: {number} namespace{'s' * (number != 1)} beside the scenario's, which sent "
+            f"{sum(line.calls for line in sent):,} packets"
+            f"{'' if math.isnan(until) else f' until that probe was shed at {until:g} s'} (--everyone)"
+        )
 
     def units(self, per: str) -> float:
         """How many units the passes had together; nan unless every pass has some."""
@@ -91,8 +102,9 @@ def ledger(
     """The ledger of one scenario, beside a baseline's where one is given.
 
     `per` is a denominator (default: skb where all passes have it, else second). `namespaces` narrows the tables of
-    places and hops down. Namespaces that are no part of the scenario (neither named nor their counters read) are left
-    out unless `everyone` is true. Raises EvidenceError when there was no counting pass.
+    places and hops down. Namespaces that are no part of the scenario (neither made for it nor watched; where there
+    are none of these: whose counters were not read) are left out unless `everyone` is true. What a shed probe counted
+    has no figure per unit. Raises EvidenceError when there was no counting pass.
     """
     side = _side(profile, scenario, everyone)
     base = _side(baseline, baseline_scenario, everyone) if baseline is not None else None
@@ -110,7 +122,7 @@ def ledger(
     lost = sum(run.losses.map_full for run in runs)
     shown = [line for line in lines if not namespaces or profile.namespace_label(line.namespace) in namespaces]
     alarms = [f"{lost:,} events found the table full and are missing"] if lost else []
-    alarms += [f"{probe.name}: {probe.reason}" for probe in profile.probes if probe.state == "shed"]
+    alarms += _shed(side) + ([f"{base.scenario}: {text}" for text in _shed(base)] if base else [])
     return LedgerReport(
         title=side.scenario,
         base_title=base.scenario if base else "",
@@ -118,12 +130,12 @@ def ledger(
         duration_s=sum(run.duration_s for run in runs),
         per=unit,
         reference=next((run.reference for run in runs if run.reference), "") if unit == "skb" else "",
-        fragmentation=fragmentation(profile, side.runs, shown),
+        fragmentation=fragmentation(profile, side.runs, shown, side.sheds),
         cost_share=sum(run.own_cpu_s for run in runs) / cpu_s if cpu_s > 0 else math.nan,
         events=_events(side, base, unit),
-        hops=_hops(profile, shown),
-        places=_places(profile, shown, side.units(unit) if unit else math.nan, side.units("kb")),
-        reconciled=reconcile(profile, side.runs, lines),
+        hops=_hops(profile, shown, side.sheds),
+        places=_places(side, shown, side.units(unit) if unit else math.nan),
+        reconciled=tuple(_reconciled(side, lines)),
         alarms=tuple(alarms),
         notes=(*filter(None, (side.left_out,)), *_notes(profile)),
     )
@@ -143,10 +155,33 @@ def _side(profile: Profile, scenario: str | None, everyone: bool) -> _Side:
             f"no counting pass of {name!r} in the profile" if name else "no counting pass in the profile",
             f"it failed: {'; '.join(sorted(reasons))}" if reasons else "nsprof record --count -- COMMAND makes one",
         )
-    observed = {row.namespace for row in profile.counters if row.run in runs and row.scope == "netns"}
-    if observed:
-        observed |= {number for number, space in enumerate(profile.namespaces, 1) if space.name}
-    return _Side(profile, name, runs, frozenset() if everyone else frozenset(observed))
+    return _Side(profile, name, runs, frozenset() if everyone else _own(profile, runs), sheds_of(profile, runs))
+
+
+def _own(profile: Profile, runs: Sequence[int]) -> frozenset[int]:
+    """The namespaces that a scenario is about: made or watched; without any, those whose counters were read."""
+    found = {number for number, space in enumerate(profile.namespaces, 1) if space.role}
+    return frozenset(found or {row.namespace for row in profile.counters if row.run in runs and row.scope == "netns"})
+
+
+def _shed(side: _Side) -> list[str]:
+    """A line a probe that was shed in the side's passes; of several passes the first time, and in how many."""
+    reasons = {probe.name: probe.reason for probe in side.profile.probes if probe.state == "shed"}
+    times: dict[str, list[float]] = defaultdict(list)
+    for run in side.runs:
+        for name, time_s in side.sheds.by_run.get(run, {}).items():
+            times[name].append(time_s)
+    found = []
+    for name, seconds in times.items():
+        lost = reasons.get(name, "").partition("counted until then only: ")[2]
+        passes = f" in {len(seconds)} of {len(side.runs)} passes, first" if len(side.runs) > 1 else ""
+        words = f"probe {name} was shed over its budget{passes} {min(seconds):g} s after the window began"
+        found.append(f"{words}; counted until then only: {lost}" if lost else words)
+    return found + [f"probe {name} was shed: {reasons[name].removeprefix('shed ')}" for name in side.sheds.untimed]
+
+
+def _reconciled(side: _Side, lines: Sequence[LedgerLine]) -> Iterable[Reconciled]:
+    return reconcile(side.profile, side.runs, lines, side.sheds, side.counts)
 
 
 def _sums(lines: Iterable[LedgerLine], key: Callable[[LedgerLine], _Key]) -> dict[_Key, list[int]]:
@@ -165,7 +200,7 @@ def _kernel_events(side: _Side) -> dict[str, list[int]]:
     wanted = set(side.runs)
     for row in side.profile.counters:
         what = _KERNEL_EVENTS.get((row.scope, row.name))
-        if what and row.run in wanted and row.delta > 0:
+        if what and row.run in wanted and row.delta > 0 and side.counts(row.namespace):
             found.setdefault(what, [0, -1])[0] += int(row.delta)
     return found
 
@@ -176,31 +211,52 @@ def _events(side: _Side, base: _Side | None, unit: str) -> tuple[EventRow, ...]:
     units = side.units(unit) if unit else math.nan
     base_units = base.units(unit) if base and unit else math.nan
     kb = side.units("kb")
+    until, base_until = _until(side), _until(base) if base else {}
     rows = []
     for what in sorted({*new, *old}, key=lambda w: (w not in _HOP_WHATS, w)):
         calls, size = new.get(what, [0, -1])
         base_calls, base_size = old.get(what, [0, -1])
         known = size >= 0 or base_size >= 0
+        whole, base_whole = what not in until, base is not None and what not in base_until
         rows.append(
             EventRow(
                 what,
                 calls,
                 size,
-                base_calls / base_units if base else math.nan,
-                calls / units,
-                max(base_size, 0) / base_units if base and known else math.nan,
-                max(size, 0) / units if known else math.nan,
-                max(size, 0) / kb if known else math.nan,
+                base_calls / base_units if base_whole else math.nan,
+                calls / units if whole else math.nan,
+                max(base_size, 0) / base_units if base_whole and known else math.nan,
+                max(size, 0) / units if whole and known else math.nan,
+                max(size, 0) / kb if whole and known else math.nan,
+                until.get(what, math.nan),
+                base_until.get(what, math.nan),
             )
         )
     return tuple(rows)
 
 
-def _places(profile: Profile, lines: Sequence[LedgerLine], units: float, kb: float) -> tuple[PlaceRow, ...]:
-    sums = _sums(
-        (line for line in lines if line.what not in _HOP_WHATS),
-        lambda line: (line.what, line.detail, line.namespace, line.device, caller(profile, line.stack)),
-    )
+def _until(side: _Side) -> dict[str, float]:
+    """Events of which some were counted by a probe that was shed, and when the first of these was."""
+    found: dict[str, float] = {}
+    for line in side.lines:
+        time_s = side.sheds.line_s(line)
+        if not math.isnan(time_s):
+            found[line.what] = min(time_s, found.get(line.what, math.inf))
+    return side.sheds.events(side.runs) | found
+
+
+def _places(side: _Side, lines: Sequence[LedgerLine], units: float) -> tuple[PlaceRow, ...]:
+    profile, kb = side.profile, side.units("kb")
+
+    def key(line: LedgerLine) -> tuple[str, str, int, int, str]:
+        return line.what, line.detail, line.namespace, line.device, caller(profile, line.stack)
+
+    kept = [line for line in lines if line.what not in _HOP_WHATS]
+    until: dict[tuple[str, str, int, int, str], float] = {}
+    for line in kept:
+        if not math.isnan(time_s := side.sheds.line_s(line)):
+            until[key(line)] = min(time_s, until.get(key(line), math.inf))
+    sums = _sums(kept, key)
     rows = [
         PlaceRow(
             what,
@@ -210,10 +266,12 @@ def _places(profile: Profile, lines: Sequence[LedgerLine], units: float, kb: flo
             who,
             calls,
             size,
-            calls / units,
-            size / kb if size >= 0 else math.nan,
+            calls / units if math.isnan(shed_s) else math.nan,
+            size / kb if size >= 0 and math.isnan(shed_s) else math.nan,
+            shed_s,
         )
         for (what, detail, space, device, who), (calls, size) in sums.items()
+        for shed_s in (until.get((what, detail, space, device, who), math.nan),)
     ]
     return tuple(sorted(rows, key=lambda row: (row.what, -row.calls)))
 
@@ -229,7 +287,7 @@ def caller(profile: Profile, stack: int, depth: int = 2) -> str:
     return " < ".join(names[start : start + depth])
 
 
-def _hops(profile: Profile, lines: Iterable[LedgerLine]) -> tuple[HopRow, ...]:
+def _hops(profile: Profile, lines: Sequence[LedgerLine], sheds: Sheds) -> tuple[HopRow, ...]:
     table: dict[tuple[int, int], dict[str, int]] = defaultdict(lambda: defaultdict(int))
     mtus: dict[tuple[int, int], set[str]] = defaultdict(set)
     for line in lines:
@@ -238,6 +296,8 @@ def _hops(profile: Profile, lines: Iterable[LedgerLine]) -> tuple[HopRow, ...]:
             table[place][line.what] += line.calls
             if line.detail.startswith("MTU "):
                 mtus[place].add(line.detail.removeprefix("MTU "))
+    runs = {line.run for line in lines}
+    until = [sheds.first_s(runs, (name,)) for name in ("queue", "xmit", "receive")]
     rows = [
         HopRow(
             profile.namespace_label(space),
@@ -252,6 +312,7 @@ def _hops(profile: Profile, lines: Iterable[LedgerLine]) -> tuple[HopRow, ...]:
             seen["fragments tx"],
             seen["fragments rx"],
             seen["over MTU tx"] + seen["over MTU rx"],
+            *until,
         )
         for (space, device), seen in table.items()
     ]

@@ -6,9 +6,11 @@ events ahead; in a namespace that only the workload uses they are equal.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from nsprof.analyse.ledger_shed import Sheds
 from nsprof.model.ledger import Reconciled
 from nsprof.model.profile import LedgerLine, Profile
 
@@ -17,7 +19,8 @@ __all__ = ["fragmentation", "reconcile"]
 _Moved = Mapping[int, Mapping[str, int]]  # namespace + 1 -> MIB -> how far it moved
 #: Above this the kernel has no more of an event than packets in flight at the window's edges explain.
 _EDGE_SHARE, _EDGE_EVENTS = 0.01, 8
-_EDGES = "passed while probes were attached and detached"
+_EDGES = "no more than passes while probes are attached and detached"
+_UNKNOWN = "differs; cause not known"
 
 
 def _moved(profile: Profile, runs: Sequence[int]) -> dict[int, dict[str, int]]:
@@ -38,8 +41,17 @@ def _by_namespace(lines: Iterable[LedgerLine], what: str) -> dict[int, dict[int,
     return found
 
 
-def reconcile(profile: Profile, runs: Sequence[int], lines: Sequence[LedgerLine]) -> tuple[Reconciled, ...]:
-    """One row an event and namespace for which the kernel counts too, where either side saw any."""
+def reconcile(
+    profile: Profile,
+    runs: Sequence[int],
+    lines: Sequence[LedgerLine],
+    sheds: Sheds | None = None,
+    counts: Callable[[int], bool] = bool,
+) -> tuple[Reconciled, ...]:
+    """One row an event and namespace for which the kernel counts too, where either side saw any.
+
+    Namespaces for which `counts` is false are left out. What a shed probe counted is not compared.
+    """
     moved = _moved(profile, runs)
 
     def mib(space: int, *names: str) -> int:
@@ -47,54 +59,60 @@ def reconcile(profile: Profile, runs: Sequence[int], lines: Sequence[LedgerLine]
 
     rows: list[Reconciled] = []
 
-    def compare(
-        what: str,
-        of: Mapping[int, int],
-        names: tuple[str, ...],
-        why: Callable[[int], str],
-        less: tuple[str, ...] = (),
-    ) -> None:
-        shown = " + ".join(names) + "".join(f" - {name}" for name in less)
-        for space in moved:
-            counted, kernel = of.get(space, 0), mib(space, *names) - mib(space, *less)
+    def compare(what: str, of: Mapping[int, int], names: tuple[str, ...], probes: tuple[str, ...]) -> None:
+        shed_s = sheds.first_s(runs, probes) if sheds else math.nan
+        for space in filter(counts, moved):
+            counted, kernel = of.get(space, 0), mib(space, *names)
             if counted or kernel:
-                verdict = _verdict(counted, kernel)
+                verdict = _verdict(counted, kernel) if math.isnan(shed_s) else "shed"
+                why = {"yes": "", "edges": _EDGES, "shed": f"its probe was shed at {shed_s:g} s"}.get(verdict)
                 rows.append(
                     Reconciled(
                         what,
                         profile.namespace_label(space),
                         counted,
-                        shown,
+                        " + ".join(names),
                         kernel,
                         verdict,
-                        {"yes": "", "edges": _EDGES}.get(verdict) or (why(space) if verdict == "no" else ""),
+                        _shown(profile, runs, probes, counted < kernel) if why is None else why,
                     )
                 )
 
     sent, received = _by_namespace(lines, "fragments tx"), _by_namespace(lines, "fragments rx")
     made = {space: _made(sent[space], received.get(space, {})) for space in sent}
-    frag_why = "fragments cross several devices of the namespace, or were dropped before one"
-    compare("fragments made", made, ("Ip.FragCreates", "Ip6.FragCreates"), lambda _: frag_why)
-    asked = _total(lines, "reassembly") or {s: max(d.values(), default=0) for s, d in received.items()}
+    compare("fragments made", made, ("Ip.FragCreates", "Ip6.FragCreates"), ("xmit", "receive"))
+    by_function = _total(lines, "reassembly")
+    asked = by_function or {s: max(d.values(), default=0) for s, d in received.items()}
     requests = ("Ip.ReasmReqds", "Ip6.ReasmReqds")
     passing = {s: n for s, n in asked.items() if mib(s, *requests) or not sent.get(s)}  # a router passes them on
-    compare("fragments to reassemble", passing, requests, lambda _: "fragments were passed on, or dropped before IP")
-    resent = "retransmitted segments, or packets of sockets that belong to no namespace (resets, TIME_WAIT)"
+    compare(
+        "fragments to reassemble", passing, requests, ("ip_defrag", "ipv6_frag_rcv") if by_function else ("receive",)
+    )
     again = _total(lines, "TCP retransmission")
     tcp = {s: n - again.get(s, 0) for s, n in _total(lines, "TCP segments sent").items()}
-    compare("TCP segments sent", tcp, ("Tcp.OutSegs",), lambda _: resent)
-    udp = _total(lines, "UDP sent")
-    compare("UDP sent", udp, ("Udp.OutDatagrams", "Udp6.OutDatagrams"), lambda _: "datagrams dropped before a device")
-    compare(
-        "TCP retransmission", again, ("Tcp.RetransSegs",), lambda _: "retransmissions of many segments count as such"
-    )
+    compare("TCP segments sent", tcp, ("Tcp.OutSegs",), ("queue", "resend"))
+    compare("UDP sent", _total(lines, "UDP sent"), ("Udp.OutDatagrams", "Udp6.OutDatagrams"), ("queue",))
+    compare("TCP retransmission", again, ("Tcp.RetransSegs",), ("resend",))
     drops: dict[int, int] = defaultdict(int)
     for line in lines:
         if line.what == "drop" and line.detail in ("UDP_CSUM", "TCP_CSUM", "IP_CSUM", "ICMP_CSUM"):
             drops[line.namespace] += line.calls
     errors = ("Udp.InCsumErrors", "Udp6.InCsumErrors", "Tcp.InCsumErrors", "Icmp.InCsumErrors")
-    compare("checksum errors", drops, errors, lambda _: "dropped without that reason")
+    compare("checksum errors", drops, errors, ("drop",))
     return tuple(rows)
+
+
+def _shown(profile: Profile, runs: Sequence[int], probes: Sequence[str], fewer: bool) -> str:
+    """Why a count differs, as far as the profile shows it: its probe did not stand, or its table was full."""
+    stood = {probe.name for probe in profile.probes if probe.state != "refused"}
+    refused = {probe.name for probe in profile.probes if probe.state == "refused"} - stood
+    gone = [name for name in probes if name in refused]
+    if fewer and gone:
+        return f"probe {' and '.join(gone)} was refused"
+    lost = sum(max(profile.runs[run].losses.map_full, 0) for run in runs)
+    if fewer and lost:
+        return f"{lost:,} events of all kinds are missing (table full)"
+    return _UNKNOWN
 
 
 def _made(sent: Mapping[int, int], received: Mapping[int, int]) -> int:
@@ -120,9 +138,21 @@ def _verdict(counted: int, kernel: int) -> str:
     return "edges" if 0 < kernel - counted <= max(_EDGE_EVENTS, _EDGE_SHARE * kernel) else "no"
 
 
-def fragmentation(profile: Profile, runs: Sequence[int], lines: Sequence[LedgerLine]) -> str:
-    """In one sentence: whether packets were fragmented, where that starts, and where the fragments go."""
+def fragmentation(
+    profile: Profile, runs: Sequence[int], lines: Sequence[LedgerLine], sheds: Sheds | None = None
+) -> str:
+    """In one sentence: whether packets were fragmented, where that starts, and where the fragments go.
+
+    Nothing of that can be told from counts that stopped early.
+    """
     moved = _moved(profile, runs)
+    shed = {name: sheds.first_s(runs, (name,)) for name in ("xmit", "receive")} if sheds else {}
+    early = [f"{name} at {time_s:g} s" for name, time_s in shed.items() if not math.isnan(time_s)]
+    if early:
+        made = sum(row.get(name, 0) for row in moved.values() for name in ("Ip.FragCreates", "Ip6.FragCreates"))
+        return f"Where fragmentation starts is unknown: probes that see it were shed ({', '.join(early)})" + (
+            f"; the kernel counts {made:,} fragments made." if made else "."
+        )
     sent, received = _by_namespace(lines, "fragments tx"), _by_namespace(lines, "fragments rx")
     arrived = [(n, s, d) for s, devices in received.items() for d, n in devices.items() if d]
     if not sent and not arrived:

@@ -59,6 +59,7 @@ class Batch:
     lost: int = 0
     functions: tuple[Probe, ...] = ()
     events: tuple[Probe, ...] = ()
+    shed_s: dict[str, float] = field(default_factory=dict)  # probe -> seconds after the window began
 
 
 class Ledger:
@@ -88,6 +89,7 @@ class Ledger:
         self._ended = threading.Event()
         self._watcher: threading.Thread | None = None
         self._begun_s = 0.0
+        self._shed_s: dict[str, float] = {}
         self._lost = 0
         self._calibrated = calibrate
         self.refusals: list[str] = []
@@ -117,6 +119,7 @@ class Ledger:
         """Attach everything, then count; the budget's watcher begins. Attaching takes `attach_s` seconds."""
         for probe in self.probes:
             probe.shed = ""  # each window has its own traffic
+        self._shed_s = {}
         self._clear()
         self._attach()
         self.refusals = [f"{probe.name}: {probe.details}" for probe in self.probes if probe.details]
@@ -161,7 +164,7 @@ class Ledger:
         lost, self._lost = self._lost, 0
         functions = tuple(self._groups[1].probes) if len(self._groups) > 1 else ()
         events = tuple(self._groups[0].probes) if self._groups else ()
-        return Batch(tuple(rows), stacks, lost, functions, events)
+        return Batch(tuple(rows), stacks, lost, functions, events, dict(self._shed_s))
 
     def probe_infos(self) -> tuple[ProbeInfo, ...]:
         """One row a probe since the last call: its rung, or why it has none, or when it was shed."""
@@ -281,15 +284,15 @@ class Ledger:
 
     def _shed(self, name: str, share: float) -> None:
         probe = next(each for each in self.probes if each.name == name)
-        after = time.monotonic() - self._begun_s
+        after = self._shed_s[name] = time.monotonic() - self._begun_s
         probe.shed = (
-            f"shed {after:.1f} s after the window began: the ledger cost {share * 100:.1f} % of the CPUs, "
+            f"{after:.1f} s after the window began: the ledger cost {share * 100:.1f} % of the CPUs, "
             f"over its budget of {self.budget_share * 100:g} %; counted until then only: {probe.lost}"
         )
         with self._lock:
             next(group for group in self._groups if probe in group.probes).remove(probe)
         self.shed.append(name)
-        self._say(f"probe {name} {probe.shed}")
+        self._say(f"probe {name} shed {probe.shed}")
 
     def close(self) -> None:
         """Detach and unload. Calling it twice is harmless."""

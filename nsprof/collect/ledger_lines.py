@@ -143,6 +143,11 @@ def add_lines(
     if len(batch.rows) > 1:
         _function_lines(make, batch, stacks, probed)
     make.finish()
+    # Each pass sheds on its own, and a profile's row of a probe is about all passes: these lines tell them apart.
+    builder.ledger.extend(
+        LedgerLine(run, "probe shed", f"{name} at {after_s:.1f} s", 0, 0, -1, 0, -1)
+        for name, after_s in batch.shed_s.items()
+    )
 
 
 def _stack(

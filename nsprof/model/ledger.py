@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 __all__ = ["EventRow", "HopRow", "LedgerReport", "PlaceRow", "Reconciled"]
@@ -11,7 +12,8 @@ __all__ = ["EventRow", "HopRow", "LedgerReport", "PlaceRow", "Reconciled"]
 class EventRow:
     """One kind of event over all places. `base` and `new` are calls per unit, nan where that side did not probe it;
     `base_bytes` and `new_bytes` are bytes per unit (nan where bytes mean nothing), `calls` and `size_bytes` the new
-    side's totals (size_bytes -1 where bytes mean nothing).
+    side's totals (size_bytes -1 where bytes mean nothing). `shed_s` and `base_shed_s` say until when that side was
+    counted, where its probe was shed: then its figures per unit are nan.
     """
 
     what: str
@@ -22,11 +24,16 @@ class EventRow:
     base_bytes: float
     new_bytes: float
     new_bytes_per_kb: float
+    shed_s: float = math.nan
+    base_shed_s: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
 class HopRow:
-    """What one device saw. Segments are those of the wire that skbs stand for; nothing here is per unit."""
+    """What one device saw. Segments are those of the wire that skbs stand for; nothing here is per unit.
+
+    `queued_shed_s`, `sent_shed_s` and `received_shed_s` say until when, where that probe was shed (else nan).
+    """
 
     namespace: str
     device: str
@@ -40,11 +47,17 @@ class HopRow:
     fragments_sent: int
     fragments_received: int
     over_mtu: int
+    queued_shed_s: float = math.nan
+    sent_shed_s: float = math.nan
+    received_shed_s: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceRow:
-    """One kind of event at one place by one caller: calls per unit, and bytes per KB of payload."""
+    """One kind of event at one place by one caller: calls per unit, and bytes per KB of payload.
+
+    Both are nan where the probe was shed, at `shed_s`.
+    """
 
     what: str
     detail: str
@@ -55,14 +68,15 @@ class PlaceRow:
     size_bytes: int
     per_unit: float
     bytes_per_kb: float
+    shed_s: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
     """An event against the kernel's own counter of it.
 
-    `verdict` is "yes" (equal), "edges" (no more apart than what passes while probes are attached and detached) or
-    "no"; `why` says what the difference can be.
+    `verdict` is "yes" (equal), "edges" (no more apart than what passes while probes are attached and detached), "no",
+    or "shed" (not compared: the count stopped early); `why` says what is known of the difference.
     """
 
     what: str

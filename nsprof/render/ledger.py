@@ -10,6 +10,9 @@ from nsprof.units import format_count, format_figure
 
 __all__ = ["ledger_parts"]
 
+#: Names of namespaces longer than this would push the figures out of a narrow terminal.
+_NAME_LENGTH = 24
+
 
 def ledger_parts(report: LedgerReport, *, limit: int = 40) -> list[Part]:
     """A ledger: where fragmentation starts, events per unit, what devices saw, callers, agreement with MIBs.
@@ -43,6 +46,18 @@ def ledger_parts(report: LedgerReport, *, limit: int = 40) -> list[Part]:
     return parts
 
 
+def _named(name: str) -> str:
+    """A name of a namespace that leaves room for the figures: a long one is shortened in the middle."""
+    return name if len(name) <= _NAME_LENGTH else f"{name[: _NAME_LENGTH // 2]}…{name[1 - _NAME_LENGTH // 2 :]}"
+
+
+def _until(text: str, shed_s: float, base_shed_s: float = math.nan) -> str:
+    """An event with until when it was counted, where that is not the window's end."""
+    said = [] if math.isnan(base_shed_s) else [f"base until shed at {base_shed_s:g} s"]
+    said += [] if math.isnan(shed_s) else [f"until shed at {shed_s:g} s"]
+    return f"{text} ({', '.join(said)})" if said else text
+
+
 def _size(value: int) -> str:
     return format_count(value) if value >= 0 else ""
 
@@ -61,16 +76,17 @@ def _events(report: LedgerReport) -> Grid:
     columns += [
         Column(f"bytes{unit}", keep=2),
         Column("bytes per KB", keep=3),
-        Column("calls", keep=1),
+        Column("calls", keep=1 if report.base_title else 0),
         Column("bytes", keep=4),
     ]
     rows = []
     for row in report.events:
         figures = [_figure(row.base), _figure(row.new)] if report.base_title else [_figure(row.new)]
         if report.base_title:
-            figures.append(format_figure(row.new - row.base, sign=True) if row.new != row.base else "=")
+            delta = row.new - row.base
+            figures.append("=" if delta == 0 else "" if math.isnan(delta) else format_figure(delta, sign=True))
         cells = (*figures, _figure(row.new_bytes), _figure(row.new_bytes_per_kb), format_count(row.calls))
-        rows.append((row.what, *cells, _size(row.size_bytes)))
+        rows.append((_until(row.what, row.shed_s, row.base_shed_s), *cells, _size(row.size_bytes)))
     return Grid(tuple(columns), tuple(rows))
 
 
@@ -78,19 +94,24 @@ def _hops(report: LedgerReport, limit: int) -> Grid:
     def both(skbs: int, segments: int) -> str:
         return format_count(skbs) if skbs == segments else f"{skbs:,} ({segments:,})"
 
+    first = report.hops[0]  # a probe stands for all devices
+    queued, sent, received = (
+        f"\nuntil shed\nat {shed_s:g} s" if not math.isnan(shed_s) else ""
+        for shed_s in (first.queued_shed_s, first.sent_shed_s, first.received_shed_s)
+    )
     columns = (
         Column("Device", right=False, wrap=True),
         Column("MTU"),
-        Column("queued\n(segments)", keep=2),
-        Column("sent\n(segments)"),
-        Column("received\n(segments)"),
-        Column("fragments\nsent"),
-        Column("fragments\nreceived", keep=1),
-        Column("over\nMTU", keep=3),
+        Column(f"queued\n(segments){queued}", keep=2),
+        Column(f"sent\n(segments){sent}"),
+        Column(f"received\n(segments){received}"),
+        Column(f"fragments\nsent{sent}"),
+        Column(f"fragments\nreceived{received}", keep=1),
+        Column(f"over\nMTU{sent or received}", keep=3),
     )
     rows = tuple(
         (
-            f"{row.device} in {row.namespace}",
+            f"{row.device} in {_named(row.namespace)}",
             row.mtu,
             both(row.queued, row.queued_segments),
             both(row.sent, row.sent_segments),
@@ -117,8 +138,8 @@ def _places(report: LedgerReport, limit: int) -> Grid:
     shown = report.places[:limit] if limit else report.places
     rows: list[tuple[Cell | str, ...]] = [
         (
-            f"{row.what}: {row.detail}" if row.detail else row.what,
-            f"{row.device} in {row.namespace}" if row.device != "unknown" else row.namespace,
+            _until(f"{row.what}: {row.detail}" if row.detail else row.what, row.shed_s),
+            f"{row.device} in {_named(row.namespace)}" if row.device != "unknown" else _named(row.namespace),
             row.caller,
             format_count(row.calls),
             _figure(row.per_unit),
@@ -140,12 +161,12 @@ def _reconciled(report: LedgerReport) -> Grid:
         Column("kernel"),
         Column("agree", right=False),
         Column("kernel's counter", right=False, keep=2, wrap=True),
-        Column("why not", right=False, keep=1, wrap=True),
+        Column("why not", right=False, keep=1, wrap=True, below=True),
     )
     rows = tuple(
         (
             row.what,
-            row.namespace,
+            _named(row.namespace),
             format_count(row.counted),
             format_count(row.kernel),
             Cell(row.verdict, {"yes": "green", "no": "yellow"}.get(row.verdict, "")),
