@@ -10,6 +10,9 @@ from nsprof.collect.ledger_probes import Probe
 
 __all__ = ["Places", "places"]
 
+#: Stands for a place's name in a reason; no kernel's or verifier's words have it.
+_NAME = "\0"
+
 
 @dataclass(frozen=True, slots=True)
 class Places:
@@ -38,7 +41,9 @@ def places() -> Iterator[Places]:
         for probe in probes if rung == "none" else ():
             lost.setdefault(_lost(probe), []).append(probe.target)
         words = tuple(f"{what} ({', '.join(names)})" for what, names in lost.items())
-        yield Places(rung, tuple(probe.target for probe in probes), reason, words)
+        others = f" (and {len(probes) - 1} more)" if len(probes) > 1 else ""
+        told = reason.replace(_NAME, f"{probes[0].target}{others}")
+        yield Places(rung, tuple(probe.target for probe in probes), told, words)
 
 
 def _lost(probe: Probe) -> str:
@@ -48,6 +53,6 @@ def _lost(probe: Probe) -> str:
 
 
 def _common(probe: Probe) -> str:
-    """The probe's reason without its own name, so that those refused for one reason are one place."""
+    """The probe's reason with a placeholder for its own name, so that those refused for one reason are one place."""
     reason = probe.reason.removeprefix(f"function {probe.target} cannot be probed: ")
-    return reason.replace(f"nsprof_{probe.name.strip('_')}", "it").replace(probe.target, "it")
+    return reason.replace(f"nsprof_{probe.name.strip('_')}", _NAME).replace(probe.target, _NAME)
