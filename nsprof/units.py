@@ -12,6 +12,8 @@ import re
 __all__ = [
     "DENOMINATORS",
     "DENOMINATOR_NOUNS",
+    "OWN_COUNT",
+    "OWN_UNITS",
     "counted",
     "format_bytes",
     "format_count",
@@ -33,6 +35,11 @@ DENOMINATOR_NOUNS = {
     "second": "second",
     "operation": "operation",
 }
+
+#: Units that the workload's own tool counts; skbs and segments are counted at a device.
+OWN_UNITS = ("kb", "transaction", "datagram", "operation")
+#: How `Measure.reference` ends for them: "netperf's own count".
+OWN_COUNT = "own count"
 
 _RATE = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)(bit|bps|)\s*$", re.IGNORECASE)
 _PREFIX = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,9 +26,10 @@ from nsprof.analyse.stacks import (
 )
 from nsprof.analyse.trust import LOSS_LIMIT, STEAL_LIMIT, SUM_LIMIT
 from nsprof.model.profile import Lateness, Profile, Run
-from nsprof.model.results import CategoryRow, CostReport, FunctionRow, GroupRow, Interval
+from nsprof.model.results import CategoryRow, CostReport, FunctionRow, GroupRow, Interval, Measure
+from nsprof.units import OWN_COUNT, OWN_UNITS
 
-__all__ = ["LOSS_LIMIT", "STEAL_LIMIT", "SUM_LIMIT", "Quality", "quality", "report"]
+__all__ = ["LOSS_LIMIT", "STEAL_LIMIT", "SUM_LIMIT", "Quality", "own_count", "quality", "report"]
 
 
 def report(
@@ -59,7 +60,7 @@ def report(
     from_idle = trust.from_idle_cpu_s(chosen) if not math.isnan(sampled) else float("nan")
     return CostReport(
         title=chosen.title,
-        measure=chosen.measure,
+        measure=own_count(chosen.measure, chosen.run_objects),
         functions=_function_rows(chosen, table, functions, category),
         categories=_category_rows(chosen, category, total),
         groups=groups,
@@ -77,6 +78,15 @@ def report(
         notes=tuple(notes),
         alarms=tuple(alarms),
     )
+
+
+def own_count(measure: Measure, runs: Sequence[Run]) -> Measure:
+    """The measure with the tool that counted its unit as `reference`, where that is not a device: "netperf's own
+    count". The runs' tools are those that their values came from."""
+    if measure.per not in OWN_UNITS:
+        return measure
+    tools = "/".join(dict.fromkeys(v.source for run in runs for v in run.values if v.source)) or "the workload"
+    return replace(measure, reference=f"{tools}'s {OWN_COUNT}")
 
 
 def quality(profile: Profile, **words: Any) -> Quality:

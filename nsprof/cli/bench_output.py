@@ -190,7 +190,8 @@ def _parts(profile: Profile) -> list[str]:
 def _part(profile: Profile, part: str, baseline: str) -> Shown | None:
     from nsprof import analyse
     from nsprof.analyse import metrics
-    from nsprof.analyse.selection import scenario_names
+    from nsprof.analyse.reporting import own_count
+    from nsprof.analyse.selection import scenario_names, usable_runs
     from nsprof.bench.run import only_part
     from nsprof.errors import EvidenceError
 
@@ -214,7 +215,9 @@ def _part(profile: Profile, part: str, baseline: str) -> Shown | None:
         try:
             compared.append(metrics.metric_table(chosen, base, name, per=per))
             if "delta" in tables:
-                deltas.append(analyse.diff(chosen, chosen, base_scenario=base, new_scenario=name, per=per))
+                delta = analyse.diff(chosen, chosen, base_scenario=base, new_scenario=name, per=per)
+                runs = [chosen.runs[i] for which in (base, name) for i in usable_runs(chosen, which)]
+                deltas.append(replace(delta, measure=own_count(delta.measure, runs)))
         except EvidenceError as error:
             print(f"nsprof: {name}: {error.message}", file=sys.stderr)
     return Shown(part, title, table, tuple(compared), tuple(deltas), tuple(_scalings(chosen, part, usable, plan)))

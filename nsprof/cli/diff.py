@@ -86,7 +86,11 @@ def command(files: tuple[str, ...], form: str | None, limit: int, **options: Any
 
     With one file (default: profile.nsprof) two of its scenarios are compared.
     """
+    from dataclasses import replace
+
     from nsprof import analyse
+    from nsprof.analyse.reporting import own_count
+    from nsprof.analyse.selection import choose_scenario, usable_runs
     from nsprof.render import text
 
     base, baseline, new, scenario = sides(files, options["baseline"], options["scenario"])
@@ -104,6 +108,8 @@ def command(files: tuple[str, ...], form: str | None, limit: int, **options: Any
         test=options["test"],
         force=options["force"],
     )
+    runs = [p.runs[i] for p, n in ((base, baseline), (new, scenario)) for i in usable_runs(p, choose_scenario(p, n))]
+    result = replace(result, measure=own_count(result.measure, runs))
     if form == "json":
         write_json("diff", result)
     elif form == "csv":

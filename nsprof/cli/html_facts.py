@@ -109,7 +109,7 @@ def run_facts(sides: Sequence[Side]) -> Facts:
     add("seconds a run", lambda s: f"{_mean(r.duration_s for r in s.run_objects):.1f}")
     add("CPUs of the device under test", lambda s: first(s, lambda r: ", ".join(map(str, r.dut_cpus))))
     add("CPUs of the remote end", lambda s: first(s, lambda r: ", ".join(map(str, r.remote_cpus))))
-    add("denominators read from", lambda s: first(s, lambda r: r.reference))
+    add("skbs and segments counted at", lambda s: first(s, lambda r: r.reference))
     names = dict.fromkeys(n for side in sides for r in side.run_objects for n in r.denominators)
     for name in names:
         noun = DENOMINATOR_NOUNS.get(name, name)

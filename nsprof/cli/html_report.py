@@ -82,8 +82,11 @@ class _Sides:
 def page_content(profile: Profile, baseline: Profile | None, options: Mapping[str, Any]) -> PageContent:
     """Everything that the page shows, from one or two profiles."""
     from nsprof import __version__, analyse
+    from nsprof.analyse.reporting import own_count
     from nsprof.render.page_model import PageContent
 
+    if baseline is not None and not options.get("scenario"):
+        baseline, profile = _by_file(baseline, profile)
     sides = _choose(profile, baseline, options)
     common: dict[str, Any] = {k: options.get(k) for k in ("event", "per", "where")}
     common["join_contexts"] = bool(options.get("join_contexts"))
@@ -99,6 +102,8 @@ def page_content(profile: Profile, baseline: Profile | None, options: Mapping[st
         common["per"] = diff.measure.per or "total"  # the one that both sides have
     reports = [analyse.report(s.profile, scenario=s.scenario, **common) for s in sides.all]
     common["per"] = reports[-1].measure.per or "total"
+    if diff is not None:
+        diff = replace(diff, measure=own_count(diff.measure, [r for s in sides.all for r in s.run_objects]))
     missing: dict[str, str] = {}
     per = reports[-1].measure.per if reports[-1].measure.per != "share" else ""
     table = _table(sides, options, missing)
@@ -128,6 +133,24 @@ def page_content(profile: Profile, baseline: Profile | None, options: Mapping[st
 
 
 # ---- which scenarios -----------------------------------------------------------------------------------------------
+
+
+def _by_file(base: Profile, new: Profile) -> tuple[Profile, Profile]:
+    """Two plain recordings of one command carry its name both: their files tell them apart, in every table."""
+    from nsprof.analyse.selection import scenario_names
+
+    files = (str(base.meta.get("file", "")), str(new.meta.get("file", "")))
+    names = (scenario_names(base), scenario_names(new))
+    if len(names[0]) != 1 or names[0] != names[1] or files[0] == files[1] or not all(files):
+        return base, new
+    return _renamed(base, files[0]), _renamed(new, files[1])
+
+
+def _renamed(profile: Profile, name: str) -> Profile:
+    """A profile of one scenario with that scenario under another name."""
+    chains = list((profile.meta.get("topology") or {}).values())
+    meta = {**profile.meta, **({"topology": {name: chains[0]}} if chains else {})}
+    return profile.with_(runs=tuple(replace(run, scenario=name) for run in profile.runs), meta=meta)
 
 
 def _side(profile: Profile, scenario: str) -> Side:

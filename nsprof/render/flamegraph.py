@@ -17,7 +17,16 @@ from nsprof.model.results import FlameTree
 from nsprof.render.flamegraph_colours import GREY, HUES, LESS, MIDDLE, MORE, STRIPES, fills, rgb
 from nsprof.render.flamegraph_data import FrameTable, view_data
 from nsprof.render.flamegraph_layout import NARROW, SIZE_BY, Drawing, fold, judged, layout
-from nsprof.render.flamegraph_text import clean, cost_text, delta_text, escape, per_noun, percent, script_json
+from nsprof.render.flamegraph_text import (
+    clean,
+    cost_text,
+    counted_at,
+    delta_text,
+    escape,
+    per_noun,
+    percent,
+    script_json,
+)
 
 __all__ = [
     "GONE_PATTERN",
@@ -73,7 +82,8 @@ def summary(tree: FlameTree, new: float, base: float) -> str:
     measure = tree.measure
     per, unit = per_noun(measure), measure.unit
     modelled = "" if measure.kind == "sampled" else f", {measure.kind}"
-    where = f" ({measure.reference})" if measure.reference else ""
+    place = counted_at(measure)
+    where = f" ({place})" if place else ""
     if not tree.differential:
         return (
             f"Total {cost_text(new, unit, per)}; {measure.event}{modelled}, widths in {measure.label or unit}{where}."

@@ -14,9 +14,20 @@ from typing import Any
 from xml.sax.saxutils import escape as _xml_escape
 
 from nsprof.model.results import Measure
-from nsprof.units import DENOMINATOR_NOUNS, format_quantity
+from nsprof.units import DENOMINATOR_NOUNS, OWN_COUNT, OWN_UNITS, format_quantity
 
-__all__ = ["clean", "cost_text", "delta_text", "escape", "number", "per_noun", "percent", "quantity", "script_json"]
+__all__ = [
+    "clean",
+    "cost_text",
+    "counted_at",
+    "delta_text",
+    "escape",
+    "number",
+    "per_noun",
+    "percent",
+    "quantity",
+    "script_json",
+]
 
 # C0 and C1 controls (ANSI escapes among them), zero-width and bidi marks, line separators, lone surrogates (what
 # surrogateescape makes of non-UTF-8 bytes), noncharacters that XML forbids, tags and interlinear marks.
@@ -62,6 +73,14 @@ def number(value: float, digits: int = 5) -> float | int:
 def per_noun(measure: Measure) -> str:
     """What stands after the slash: "transaction", "KB"; "" for totals and for shares, whose unit is % already."""
     return "" if measure.per == "share" else DENOMINATOR_NOUNS.get(measure.per, measure.per)
+
+
+def counted_at(measure: Measure) -> str:
+    """Where the units were counted: skbs and segments at a device, the workload's own units by its tool. "" without
+    a unit, or with one that needs no place."""
+    if measure.per not in OWN_UNITS or measure.reference.endswith(OWN_COUNT):
+        return measure.reference
+    return f"the workload's {OWN_COUNT}"
 
 
 #: Units as they are written where the event's own word reads badly behind a number.

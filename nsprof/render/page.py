@@ -119,7 +119,8 @@ def _figures(content: PageContent) -> str:
     how = ""
     if measure is not None:
         kind = "" if measure.kind == "sampled" else f" ({measure.kind})"
-        reference = f", read from {measure.reference}" if measure.reference else ""
+        place = parts.counted_at(measure)
+        reference = f", read from {place}" if place else ""
         what = f"{measure.event}{kind} in {measure.label}{reference}; {SHARES}"
         how = f'<p class="note">Measured: {escape(what)}.</p>'
     cells = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in boxes)

@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterable, Sequence
 
 from nsprof.model.results import CostReport, DeltaRow, DiffReport, Interval, ScenarioRow, ScenarioTable
-from nsprof.render.flamegraph_text import clean, cost_text, delta_text, escape, per_noun, percent
+from nsprof.render.flamegraph_text import clean, cost_text, counted_at, delta_text, escape, per_noun, percent
 from nsprof.render.page_charts import bare, run_points, topology, value_text, waterfall
 from nsprof.render.page_model import Card, Facts, LedgerEntry, PageContent
 
 __all__ = [
     "cards",
     "categories",
+    "counted_at",
     "facts",
     "headline",
     "ledger",

@@ -12,11 +12,13 @@ from nsprof.model.results import (
     DiffReport,
     FunctionRow,
     Interval,
+    Measure,
     ScenarioRow,
     ScenarioTable,
 )
+from nsprof.render.flamegraph_text import counted_at
 from nsprof.render.tables import Cell, Column, Grid, Heading, Lines, Part
-from nsprof.units import format_count
+from nsprof.units import DENOMINATOR_NOUNS, OWN_UNITS, format_count
 from nsprof.units import format_figure as cost
 
 __all__ = ["SHARES", "cost", "diff_parts", "gap", "percent", "report_parts", "scenario_parts", "split_legend"]
@@ -77,7 +79,7 @@ def report_parts(
     parts: list[Part] = [Heading(f"{report.title}: {cost(report.total)} {m.label}{kind}", 1)]
     head = [
         f"{report.runs} run{'s' * (report.runs != 1)}, {format_count(report.samples)} samples of {m.event}"
-        + (f", per {m.per} of {m.reference}" if m.reference else "")
+        + _per(m, ", ")
         + f"; {SHARES}",
         f"lost {_known(report.lost_share)} · late (skid) {_known(report.skid_share)} · "
         f"unknown {_known(report.unknown_share)} · nsprof's own cost {_known(report.own_share)} · "
@@ -102,6 +104,15 @@ def report_parts(
         parts += [_category_grid(report), Lines(("",))]
     parts += _function_grid(report, limit, by_total=by_total)
     return parts
+
+
+def _per(measure: Measure, before: str) -> str:
+    """`per skb of eth0 in c0 (rx + tx)`, `per KB (netperf's own count)`; "" where there is nothing to say."""
+    place = counted_at(measure)
+    if not place:
+        return ""
+    noun = DENOMINATOR_NOUNS.get(measure.per, measure.per)
+    return f"{before}per {noun} ({place})" if measure.per in OWN_UNITS else f"{before}per {noun} of {place}"
 
 
 def _group_grid(report: CostReport) -> Grid:
@@ -223,7 +234,7 @@ def diff_parts(diff: DiffReport, *, limit: int = 25, said: set[str] | None = Non
                 f"{diff.runs_base} against {diff.runs_new} run{'s' * (diff.runs_base + diff.runs_new > 2)}, "
                 f"{format_count(t.samples_base)} against {format_count(t.samples_new)} samples of {m.event}"
                 + ("" if m.kind == "sampled" else f" ({m.kind})")
-                + (f"; per {m.per} of {m.reference}" if m.reference else ""),
+                + _per(m, "; "),
             )
         ),
     ]

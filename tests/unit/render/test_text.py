@@ -119,6 +119,24 @@ def test_header_states_what_the_figures_are_worth() -> None:
     assert "busy time" not in shown
 
 
+@pytest.mark.parametrize(
+    ("per", "words"),
+    [
+        ("transaction", "per transaction (netperf's own count)"),
+        ("kb", "per KB (netperf's own count)"),
+        ("skb", "per skb of eth0 in c0 (rx + tx)"),
+    ],
+)
+def test_a_unit_is_said_to_be_counted_where_it_was(per: str, words: str) -> None:
+    made = bench_profile(seed=None)
+    units = {"transaction": 20_000.0, "kb": 300.0, "skb": 40_000.0}
+    made = made.with_(runs=tuple(replace(r, denominators=units, reference="eth0 in c0 (rx + tx)") for r in made.runs))
+    one = report(made, scenario="host", per=per)
+    assert words in " ".join(drawn(text.report_parts(one), 160).split())
+    two = diff(made, made, base_scenario="host", new_scenario="veth-bridge", per=per)
+    assert words.replace("netperf", "the workload") in " ".join(drawn(text.diff_parts(two), 160).split())
+
+
 def test_the_table_of_scenarios_reads_as_the_document_does() -> None:
     table = scenario_table(bench_profile(seed=None))
     shown = drawn(text.scenario_parts(table))
