@@ -61,9 +61,13 @@ class _Side:
     @property
     def lines(self) -> list[LedgerLine]:
         """The scenario's own lines."""
+        return [line for line in self.all_lines if self.counts(line.namespace)]
+
+    @property
+    def all_lines(self) -> list[LedgerLine]:
+        """Those of other namespaces too."""
         wanted = set(self.runs)
-        found = (line for line in self.profile.ledger if line.run in wanted and line.what != MARK)
-        return [line for line in found if self.counts(line.namespace)]
+        return [line for line in self.profile.ledger if line.run in wanted and line.what != MARK]
 
     @property
     def left_out(self) -> str:
@@ -120,7 +124,9 @@ def ledger(
     runs = [profile.runs[i] for i in side.runs]
     cpu_s = sum(run.duration_s * run.cpus for run in runs)
     lost = sum(run.losses.map_full for run in runs)
-    shown = [line for line in lines if not namespaces or profile.namespace_label(line.namespace) in namespaces]
+    shown = lines
+    if namespaces:  # whoever names one wants to see it, be it the scenario's or not
+        shown = [line for line in side.all_lines if profile.namespace_label(line.namespace) in namespaces]
     alarms = [f"{lost:,} events found the table full and are missing"] if lost else []
     alarms += _shed(side) + ([f"{base.scenario}: {text}" for text in _shed(base)] if base else [])
     return LedgerReport(

@@ -262,6 +262,7 @@ def test_only_the_scenarios_own_namespaces_are_counted_unless_all_are_wanted() -
     everyone = ledger(profile, everyone=True)
     assert next(row.calls for row in everyone.events if row.what == "backlog") == 903
     assert everyone.notes == ()
+    assert [(row.namespace, row.sent) for row in ledger(profile, namespaces=["init"]).hops] == [("init", 900)]
 
 
 def test_long_names_do_not_push_figures_out() -> None:
