@@ -195,7 +195,7 @@ def _all_runs(
 def _count(bench: _Bench, advance: Advance) -> None:
     """One pass of each case with the ledger's probes instead of the sampler, after the runs that costs come from."""
     before, total = len(bench.builder.runs), len(bench.builder.runs) + len(bench.plan.cases)
-    with Observer(SamplerConfig(), lambda _: LedgerSource(Ledger(say=bench.notes.append))) as observer:
+    with Observer(SamplerConfig(), lambda _: LedgerSource(Ledger())) as observer:
         for number, case in enumerate(bench.plan.cases):
             advance(before + number, total, f"{case.name}, counting")
             _one_run(bench, observer, case)

@@ -12,8 +12,10 @@ import pytest
 from nsprof.collect import ledger_lines
 from nsprof.collect.btf import TypeTable
 from nsprof.collect.ladder_attach import undisturbed
+from nsprof.collect.ledger import Batch, Ledger
 from nsprof.collect.ledger_names import hook_name
-from nsprof.collect.ledger_probes import VALUE
+from nsprof.collect.ledger_probes import KEY, VALUE, Group, Probe
+from nsprof.collect.symbols import KernelSymbols
 from nsprof.errors import PreflightError
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Namespace
@@ -110,3 +112,32 @@ def test_other_threads_are_left_alone() -> None:
     thread.start()
     thread.join()
     assert done == [True]
+
+
+def test_a_pass_leaves_a_line_that_says_when_its_probe_was_shed() -> None:
+    builder = ProfileBuilder()
+    batch = Batch(((np.zeros(0, KEY), np.zeros(0, VALUE)),), shed_s={"queue": 0.53})
+    ledger_lines.add_lines(
+        builder,
+        batch,
+        3,
+        namespace_of=lambda inode, cookie: Namespace(inode),
+        device_of=lambda inode, cookie, ifindex: None,
+        symbols=KernelSymbols(),
+    )
+    (line,) = builder.ledger
+    assert (line.run, line.what, line.detail, line.calls) == (3, "probe shed", "queue at 0.5 s", 0)
+
+
+def test_a_probe_s_shedding_is_said_once_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    ledger = Ledger(say=said.append)
+    probe = Probe("queue", "net_dev_queue", 0, "packets", rung="tp_btf")
+    ledger._groups.append(Group(None, [probe]))
+    monkeypatch.setattr(Group, "remove", lambda self, gone: gone.detach())
+    ledger._shed("queue", 0.219)
+    info = probe.info(200.0)
+    ledger._groups.clear()
+    assert info.state == "shed" and "shed" not in info.reason  # whoever writes it says "shed" before it
+    assert said == [f"probe queue shed {info.reason}"]
+    assert list(ledger._shed_s) == ["queue"]
