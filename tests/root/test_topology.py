@@ -24,6 +24,7 @@ from nsprof.errors import TopologyError
 from nsprof.model.scenario import Place, TopologySpec
 from nsprof.topology import SHAPES, Topology, build, clean, down, listing, raise_up
 from nsprof.topology.namespaces import RUN
+from tests.support import need
 
 pytestmark = pytest.mark.root
 PRIME = 23
@@ -42,6 +43,7 @@ SERVED = f"se{MARK}"
 SERVEDI = f"si{MARK}"
 WEAK = f"we{MARK}"
 UNSEEN = f"un{MARK}"
+ATHOME = f"ah{MARK}"
 CLASH = f"cl{MARK}"
 TWOB = f"tb{MARK}"
 TWOA = f"ta{MARK}"
@@ -534,3 +536,23 @@ def test_a_topology_whose_name_cannot_be_shown_is_taken_down_again() -> None:
         ended = _up(stdout=full)
     assert ended.returncode == 125 and "standard output" in ended.stderr
     assert leftovers(UNSEEN) == []
+
+
+#: Where /sys shows the namespace that is the host, as on a machine that nothing was unshared on.
+_AT_HOME = """mount -t sysfs nsprof-test /sys && ip link set lo up || exit 77
+"$0" -m nsprof topo up host --host-netns init --run-id "$1" || exit
+cat /sys/class/net/w0-*/queues/rx-0/rps_cpus
+"$0" -m nsprof topo down "$1" """
+
+
+def test_receive_softirq_is_steered_where_sys_shows_the_host_namespace_already() -> None:
+    need("unshare")
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one CPU: nothing is steered")
+    argv = ["unshare", "--net", "--mount", "sh", "-c", _AT_HOME, sys.executable, ATHOME]
+    ended = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    if ended.returncode == 77:
+        pytest.skip(f"no sysfs of its own: {ended.stderr}")
+    assert ended.returncode == 0, ended.stderr
+    assert int(ended.stdout.splitlines()[-1].replace(",", ""), 16) > 0
+    assert leftovers(ATHOME) == []
