@@ -83,7 +83,7 @@ def _read(fd: int, device: str) -> tuple[int, int]:
     os.lseek(fd, 0, os.SEEK_SET)
     while part := os.read(fd, 65536):
         data += part
-    for line in data.decode().splitlines():
+    for line in data.decode(errors="surrogateescape").split("\n"):
         name, colon, rest = line.partition(":")
         if colon and name.strip() == device:
             words = rest.split()
