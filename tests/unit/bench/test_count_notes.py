@@ -1,4 +1,4 @@
-"""Of a probe that was shed in a bench's counting passes the report tells once: from the probes, not from a note too."""
+"""A probe that was shed in a bench's counting passes is told once: from the probes, not by a note too."""
 
 from __future__ import annotations
 
