@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from nsprof.analyse.ledger_shed import MARK, sheds_of
 from nsprof.analyse.selection import amount
 from nsprof.model.profile import Profile, Run
 from nsprof.model.results import CostReport, Interval, ScenarioTable
@@ -203,8 +204,10 @@ def ledger(base: Side | None, new: Side, per: str) -> tuple[LedgerEntry, ...]:
         if not counted or units <= 0:
             continue
         counted_sides.append(name)
+        shed = sheds_of(side.profile, sorted(counted))
         for line in side.profile.ledger:
-            if line.run not in counted:
+            # What was counted for a part of the pass only has no rate: the notes tell which probes were shed.
+            if line.run not in counted or line.what == MARK or not math.isnan(shed.line_s(line)):
                 continue
             places = (side.profile.namespace_label(line.namespace), side.profile.device_label(line.device))
             where = ": ".join(p for p in places if p != "unknown") or "unknown"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from nsprof.analyse.causes.others import own_known
 from nsprof.analyse.comparing import Sides
+from nsprof.analyse.ledger_shed import sheds_of
 from nsprof.analyse.selection import View, amount
 from nsprof.model.profile import Profile, Run
 
@@ -73,7 +75,9 @@ class Side:
         return any(scope == "netns" for scope, _ in self.table)
 
     def ledger_calls(self, what: str, per: str) -> float | None:
-        """Calls a unit of work in the counting passes of the scenario; None without a pass or without units."""
+        """Calls a unit of work in the counting passes of the scenario; None without a pass or without units, and
+        where a probe that counts them was shed on the way.
+        """
         plain = self.scenario.partition(":")[2] or self.scenario
         lines = self.profile.ledger
         passes = {line.run for line in lines}
@@ -82,7 +86,11 @@ class Side:
         units = sum(_units(self.profile.runs[i], per) for i in runs)
         if not runs or units <= 0:
             return None
-        return sum(line.calls for line in lines if line.run in runs and line.what == what) / units
+        meant = [line for line in lines if line.run in runs and line.what == what]
+        shed = sheds_of(self.profile, runs)
+        if what in shed.events(runs) or not math.isnan(shed.of(meant)):
+            return None
+        return sum(line.calls for line in meant) / units
 
     def values(self, name: str) -> _Array:
         """A result of the workload, by run; empty where a run has none."""
