@@ -50,7 +50,7 @@ def test_a_recording_that_is_killed_leaves_the_earlier_file_and_no_programs(
 ) -> None:
     need("root", "bpf")
     earlier = tmp_path / "profile.nsprof"
-    earlier.write_bytes(b"what took hours")
+    earlier.write_bytes(b"PK what took hours")
     started = tmp_path / "started"
     script = f"echo $$ >{started}.part; mv {started}.part {started}; exec sleep 300"
     process = subprocess.Popen(
@@ -72,10 +72,10 @@ def test_a_recording_that_is_killed_leaves_the_earlier_file_and_no_programs(
     if number == signal.SIGKILL:
         assert process.returncode == -number
         os.kill(child, signal.SIGKILL)  # as with env(1) or perf, nobody was left to pass it on
-        assert earlier.read_bytes() == b"what took hours"
+        assert earlier.read_bytes() == b"PK what took hours"
     else:  # the command was ended by it; what was recorded so far is kept, and the earlier file beside it
         assert process.returncode == 128 + number
-        assert (tmp_path / "profile.nsprof.old").read_bytes() == b"what took hours"
+        assert (tmp_path / "profile.nsprof.old").read_bytes() == b"PK what took hours"
         assert store.load(earlier).runs[0].status == 128 + number
         assert not Path(f"/proc/{child}").exists()
     assert {p.name for p in tmp_path.iterdir()} <= {"profile.nsprof", "profile.nsprof.old", "started"}
@@ -88,7 +88,7 @@ def test_a_recording_that_is_killed_leaves_the_earlier_file_and_no_programs(
 def test_a_full_disk_is_named_and_nothing_half_written_stays(tmp_path: Path) -> None:
     need("root", "bpf", "unshare")
     script = (
-        'mount -t tmpfs -o size=8k none "$1" && echo earlier >"$1/p.nsprof" && d=$1 && shift || exit 99\n'
+        'mount -t tmpfs -o size=8k none "$1" && echo PK earlier >"$1/p.nsprof" && d=$1 && shift || exit 99\n'
         '"$@"; echo "status $?"; cat "$d/p.nsprof"; ls -A "$d"'
     )
     words = [*NSPROF, "record", "-q", "-o", str(tmp_path / "p.nsprof"), "--", "true"]
@@ -96,7 +96,7 @@ def test_a_full_disk_is_named_and_nothing_half_written_stays(tmp_path: Path) -> 
         ["unshare", "-m", "sh", "-c", script, "sh", str(tmp_path), *words],
         capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
-    assert done.stdout == "status 125\nearlier\np.nsprof\n", done.stderr
+    assert done.stdout == "status 125\nPK earlier\np.nsprof\n", done.stderr
     assert done.stderr.startswith(f"nsprof: {tmp_path}/p.nsprof: cannot be written: No space left on device")
 
 

@@ -171,7 +171,7 @@ def test_a_reader_that_goes_away_ends_the_verb_as_sigpipe_would(words: tuple[str
 def test_a_full_disk_is_one_line_and_the_earlier_file_stays(tmp_path: Path) -> None:
     out = tmp_path / "o"
     for words in (("import", "-q", "-o", out), ("export", "-f", "csv", "-o", out)):
-        out.write_bytes(b"earlier")
+        out.write_bytes(b"PK earlier")
         done = subprocess.run(
             [sys.executable, "-m", "nsprof", *map(str, words), str(DATA / "udp_rr.data")],
             capture_output=True,
@@ -180,7 +180,7 @@ def test_a_full_disk_is_one_line_and_the_earlier_file_stays(tmp_path: Path) -> N
         )
         assert done.returncode == 1
         assert done.stderr.decode() == f"nsprof: {out}: cannot be written: File too large\n"
-        assert out.read_bytes() == b"earlier"
+        assert out.read_bytes() == b"PK earlier"
         assert [p.name for p in tmp_path.iterdir()] == ["o"]
 
 
