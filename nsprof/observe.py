@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
 
-from nsprof.collect import counters, cputime
-from nsprof.collect.cputime import CpuTimes
-from nsprof.collect.sampler import SamplerConfig
+from nsprof.collect.sampling.sampler import SamplerConfig
+from nsprof.collect.system import counters, cputime
+from nsprof.collect.system.cputime import CpuTimes
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Counter, Device, Namespace, Run, Value
 from nsprof.sources import BpfSource, LedgerSource, Names, PerfSource, open_source

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from nsprof import files, netns, workload
-from nsprof.collect import host, names
-from nsprof.collect.ledger import BUDGET_SHARE, Ledger
-from nsprof.collect.sampler import SamplerConfig
+from nsprof.collect.ledger.counting import BUDGET_SHARE, Ledger
+from nsprof.collect.sampling.sampler import SamplerConfig
+from nsprof.collect.system import host, names
 from nsprof.errors import CommandNotFound, EvidenceError, NsprofError, PreflightError, TopologyError, UsageError
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Namespace, Profile, Run

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from nsprof.collect.ledger import Ledger
-from nsprof.collect.ledger_lines import add_lines
-from nsprof.collect.loader_syscall import program_infos
-from nsprof.collect.perf_fallback import PerfRecorder
-from nsprof.collect.sampler import Sampler, SamplerConfig, add_batch
-from nsprof.collect.sampler_batch import lost_share_by_cpu
-from nsprof.collect.symbols import KALLSYMS, MODULES, KernelSymbols
+from nsprof.collect.bpf.syscalls import program_infos
+from nsprof.collect.ledger.counting import Ledger
+from nsprof.collect.ledger.lines import add_lines
+from nsprof.collect.sampling.batch import lost_share_by_cpu
+from nsprof.collect.sampling.perf_fallback import PerfRecorder
+from nsprof.collect.sampling.sampler import Sampler, SamplerConfig, add_batch
+from nsprof.collect.symbols.kernel import KALLSYMS, MODULES, KernelSymbols
 from nsprof.errors import PreflightError, ProbeError
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Device, Losses, Namespace

@@ -1,7 +1,7 @@
 /* Counts entries and returns of kernel functions: one slot a function and direction.
  *
  * The number of the slot is a constant that is replaced in the instructions before each load
- * (SLOT, see nsprof/collect/ladder_count.py), so that one compilation serves every function and no
+ * (SLOT, see nsprof/collect/ladder/count.py), so that one compilation serves every function and no
  * helper call is needed to tell them apart. Nothing is read from the kernel, so one body serves as
  * fentry, fexit, kprobe and kretprobe.
  *

@@ -20,7 +20,7 @@
 BPF_PERCPU_ARRAY(hops, struct hop_cpu, 1);
 BPF_HASH(owners, struct hop_owner_key, struct hop, 4096);
 
-/* Once, when asked to: see nsprof/collect/hop.py. */
+/* Once, when asked to: see nsprof/collect/hop/probes.py. */
 static __always_inline void copy_stack(struct hop_cpu *cpu)
 {
 #ifdef PROBE_READ

@@ -39,8 +39,8 @@ import psutil
 from scipy import stats
 
 from nsprof import netns, topology, workload
-from nsprof.collect import cputime
-from nsprof.collect.sampler import Sampler, SamplerConfig
+from nsprof.collect.sampling.sampler import Sampler, SamplerConfig
+from nsprof.collect.system import cputime
 from nsprof.model.scenario import TopologySpec
 from nsprof.topology.construction import Topology
 

@@ -28,7 +28,7 @@ from scipy.stats import binomtest  # noqa: E402
 
 from nsprof import store  # noqa: E402
 from nsprof.analyse import Filter, causes  # noqa: E402
-from nsprof.collect.sampler import SamplerConfig  # noqa: E402
+from nsprof.collect.sampling.sampler import SamplerConfig  # noqa: E402
 from nsprof.errors import NsprofError  # noqa: E402
 from nsprof.model.profile import Profile  # noqa: E402
 from nsprof.observe import Observer  # noqa: E402

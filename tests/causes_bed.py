@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from nsprof import topology, workload
-from nsprof.collect import host
+from nsprof.collect.system import host
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Profile
 from nsprof.model.scenario import Place, TopologySpec

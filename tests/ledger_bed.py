@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from nsprof import netns
-from nsprof.collect.ledger import Ledger
-from nsprof.collect.sampler import SamplerConfig
+from nsprof.collect.ledger.counting import Ledger
+from nsprof.collect.sampling.sampler import SamplerConfig
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Namespace, Profile
 from nsprof.observe import Observer, Scene, Traffic

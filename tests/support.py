@@ -40,7 +40,7 @@ def lack(what: str) -> str:
 
 
 def _bpf_lack() -> str:
-    from nsprof.collect import bcc_door
+    from nsprof.collect.bpf import bcc_door
     from nsprof.errors import NsprofError
 
     try:

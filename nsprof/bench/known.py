@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
-from nsprof.collect import bcc_door, headers
-from nsprof.collect.loader_syscall import bpf
+from nsprof.collect.bpf import bcc_door, headers
+from nsprof.collect.bpf.syscalls import bpf
 from nsprof.errors import ProbeError
 from nsprof.netns import entered
 from nsprof.topology import netlink, nft

@@ -20,9 +20,9 @@ from typing import Any
 from nsprof import topology, workload
 from nsprof.bench import far, pktgen, resume, stopping, warmup
 from nsprof.bench.plan import Case, Plan, Progress, part_of
-from nsprof.collect import host
-from nsprof.collect.ledger import Ledger
-from nsprof.collect.sampler import SamplerConfig
+from nsprof.collect.ledger.counting import Ledger
+from nsprof.collect.sampling.sampler import SamplerConfig
+from nsprof.collect.system import host
 from nsprof.errors import NsprofError, PreflightError, WorkloadError
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Profile, Run

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from nsprof.collect import cputime
-from nsprof.collect.cputime import CpuTimes
+from nsprof.collect.system import cputime
+from nsprof.collect.system.cputime import CpuTimes
 from nsprof.model.profile import Profile, Run
 from nsprof.netns import entered
 

@@ -32,8 +32,8 @@ from typing import TypeVar
 
 from nsprof.bench.plan import fair_order
 from nsprof.churn.waits import EVENT, WaitSampler, cleaning
-from nsprof.collect import host
-from nsprof.collect.sampler import SamplerConfig
+from nsprof.collect.sampling.sampler import SamplerConfig
+from nsprof.collect.system import host
 from nsprof.errors import CommandNotFound, NsprofError, PreflightError, UsageError, WorkloadError
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Context, Event, Namespace, Profile, Samples, Value

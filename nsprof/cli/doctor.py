@@ -17,7 +17,7 @@ def command(as_json: bool) -> int:
     Exit status: 0 when nsprof can record here, 1 when it cannot. Works without root, and says what that costs.
     Nothing stays loaded or changed.
     """
-    from nsprof.collect import preflight
+    from nsprof.collect.checks import preflight
 
     rows = preflight.checks()
     able = preflight.can_record(rows)

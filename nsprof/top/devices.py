@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nsprof import netns
-from nsprof.collect import names, rtdump
+from nsprof.collect.system import names, rtdump
 from nsprof.errors import TopologyError
 
 __all__ = ["STILL", "Devices", "Key", "Rate", "Reading"]

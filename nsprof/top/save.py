@@ -6,9 +6,9 @@ import platform
 import time
 from dataclasses import replace
 
-from nsprof.collect import cputime, host, rtdump
-from nsprof.collect.sampler_batch import add_batch
-from nsprof.collect.symbols import KernelSymbols
+from nsprof.collect.sampling.batch import add_batch
+from nsprof.collect.symbols.kernel import KernelSymbols
+from nsprof.collect.system import cputime, host, rtdump
 from nsprof.errors import EvidenceError
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Counter, Device, Namespace, Profile, Run

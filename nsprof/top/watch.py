@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nsprof.collect import cputime
-from nsprof.collect.cputime import CpuTimes
-from nsprof.collect.hop_context import STANDING, hop_columns, standing
-from nsprof.collect.sampler import RawBatch, Sampler, SamplerConfig
-from nsprof.collect.sampler_batch import Window, after_interrupt_enable, kernel_names, losses
-from nsprof.collect.symbols import KernelSymbols
+from nsprof.collect.hop.context import STANDING, hop_columns, standing
+from nsprof.collect.sampling.batch import Window, after_interrupt_enable, kernel_names, losses
+from nsprof.collect.sampling.sampler import RawBatch, Sampler, SamplerConfig
+from nsprof.collect.symbols.kernel import KernelSymbols
+from nsprof.collect.system import cputime
+from nsprof.collect.system.cputime import CpuTimes
 from nsprof.errors import PreflightError, ProbeError
 from nsprof.kernelnames import context_of
 from nsprof.model.profile import Context, Losses

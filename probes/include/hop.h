@@ -3,7 +3,7 @@
  * Entries are made where a packet changes hands and never taken back by an exit probe. Whether one
  * still holds is seen from the stack: a transmission is over when the stack has unwound past it, so
  * each entry carries the stack pointer it was made at, and what lies deeper than the present one is
- * dead. (The reader checks the sampled stack's frames besides: see nsprof/collect/hop_context.py.)
+ * dead. (The reader checks the sampled stack's frames besides: see nsprof/collect/hop/context.py.)
  * Nothing is counted up and down, so nothing drifts when a probe is skipped.
  */
 #ifndef NSPROF_HOP_H

@@ -1,7 +1,7 @@
 /* The ledger: what packets pay for, counted in one table keyed by namespace, device, event and
  * caller.
  *
- * An event's meaning is its number (`what`, see nsprof/collect/ledger_names.py) and its `detail`,
+ * An event's meaning is its number (`what`, see nsprof/collect/ledger/names.py) and its `detail`,
  * whose bits each program documents. With DIRECT_LOADS (tp_btf) typed pointers are followed by
  * plain loads; heads and shared infos are no typed pointers on any rung and always take the helper.
  * NO_READS leaves them out where the helper is refused (lockdown=confidentiality): then packets

@@ -1,4 +1,4 @@
-/* What the sampler stores; nsprof/collect/sampler_maps.py mirrors these layouts. */
+/* What the sampler stores; nsprof/collect/sampling/maps.py mirrors these layouts. */
 #ifndef NSPROF_SAMPLE_H
 #define NSPROF_SAMPLE_H
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nsprof import netns
-from nsprof.collect.sampler import Sampler, SamplerConfig, add_batch
-from nsprof.collect.symbols import KernelSymbols
+from nsprof.collect.sampling.sampler import Sampler, SamplerConfig, add_batch
+from nsprof.collect.symbols.kernel import KernelSymbols
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Context, Direction, Profile, Run
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from nsprof.collect.sampler import RawBatch
-from nsprof.collect.sampler_batch import losses
+from nsprof.collect.sampling.batch import losses
+from nsprof.collect.sampling.sampler import RawBatch
 
 
 def assert_losses_are_explained(batch: RawBatch) -> None:

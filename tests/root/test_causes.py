@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from nsprof.analyse import Filter, causes
-from nsprof.collect.sampler import SamplerConfig
+from nsprof.collect.sampling.sampler import SamplerConfig
 from nsprof.model.profile import Profile
 from nsprof.model.results import Explanation
 from nsprof.observe import Observer

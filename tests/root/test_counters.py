@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from nsprof.collect import counters, host, names
+from nsprof.collect.system import counters, host, names
 from nsprof.netns import entered
 from tests.support import need
 

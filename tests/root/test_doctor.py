@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from nsprof.collect import preflight, trials
-from nsprof.collect.btf import kernel_types
-from nsprof.collect.ledger_names import EVENTS, FUNCTIONS
-from nsprof.collect.loader_syscall import program_infos
+from nsprof.collect.bpf.btf import kernel_types
+from nsprof.collect.bpf.syscalls import program_infos
+from nsprof.collect.checks import preflight, trials
+from nsprof.collect.ledger.names import EVENTS, FUNCTIONS
 from tests.support import REPO, need
 
 pytestmark = pytest.mark.root

@@ -15,8 +15,9 @@ import pytest
 from pyroute2 import IPRoute
 
 from nsprof import netns
-from nsprof.collect import bcc_door, headers, hop
-from nsprof.collect.sampler import Sampler
+from nsprof.collect.bpf import bcc_door, headers
+from nsprof.collect.hop import probes as hop
+from nsprof.collect.sampling.sampler import Sampler
 from nsprof.errors import ProbeError
 from nsprof.model.profile import Context, Direction
 from tests.root.hop_bed import (

@@ -13,8 +13,8 @@ import pytest
 
 from nsprof.bench import BenchOptions, plan_of
 from nsprof.bench.run import run_plan
-from nsprof.collect import bcc_door, headers
-from nsprof.collect.loader_syscall import bpf
+from nsprof.collect.bpf import bcc_door, headers
+from nsprof.collect.bpf.syscalls import bpf
 from nsprof.model.profile import Profile
 from nsprof.netns import entered
 from tests.support import need

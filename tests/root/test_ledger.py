@@ -15,8 +15,9 @@ import pytest
 
 from nsprof import netns, record, store
 from nsprof.analyse.ledger import ledger
-from nsprof.collect import loader_syscall, trials
-from nsprof.collect.ledger import Ledger
+from nsprof.collect.bpf import syscalls as loader_syscall
+from nsprof.collect.checks import trials
+from nsprof.collect.ledger.counting import Ledger
 from nsprof.errors import ProbeError
 from nsprof.observe import Observer, Traffic
 from tests.ledger_bed import COUNT, Bed, counted, datagrams, ethtool, observer, routed

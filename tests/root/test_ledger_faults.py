@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from nsprof.collect import loader_syscall
-from nsprof.collect.ledger import Ledger
+from nsprof.collect.bpf import syscalls as loader_syscall
+from nsprof.collect.ledger.counting import Ledger
 
 pytestmark = [pytest.mark.root, pytest.mark.bpf]
 _PROGRAM_NEXT, _LINK_NEXT = 11, 31  # enum bpf_cmd: BPF_PROG_GET_NEXT_ID, BPF_LINK_GET_NEXT_ID
@@ -123,7 +123,7 @@ def test_a_signal_to_nsprof_between_attach_and_detach_leaves_nothing_behind(
 # The verb as it is, but for saying when the first probe is about to be attached.
 _COUNT_AT_ONCE = """
 import sys
-from nsprof.collect.ledger import Ledger
+from nsprof.collect.ledger.counting import Ledger
 from nsprof.cli.main import run
 attach = Ledger._attach
 def told(self):

@@ -300,7 +300,7 @@ def test_ctrl_c_in_a_bench_takes_everything_down_and_keeps_the_runs_made(tmp_pat
 
 
 WITHOUT_BCC = (
-    "from nsprof.collect import bcc_door\nfrom nsprof.errors import PreflightError\nimport sys\n"
+    "from nsprof.collect.bpf import bcc_door\nfrom nsprof.errors import PreflightError\nimport sys\n"
     "def load():\n    raise PreflightError('python3-bpfcc is not installed', 'apt install python3-bpfcc')\n"
     "bcc_door.load = load\nfrom nsprof.cli.main import run\nrun(sys.argv[1:])\n"
 )

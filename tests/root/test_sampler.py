@@ -15,11 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nsprof.collect import loader, loader_syscall
-from nsprof.collect.sampler import RawBatch, Sampler, SamplerConfig, add_batch
-from nsprof.collect.sampler_batch import losses
-from nsprof.collect.sampler_maps import CONTROL, SAMPLE_KEY, SAMPLE_VALUE, STACK, TALLY
-from nsprof.collect.symbols import KernelSymbols
+from nsprof.collect.bpf import loader
+from nsprof.collect.bpf import syscalls as loader_syscall
+from nsprof.collect.sampling.batch import losses
+from nsprof.collect.sampling.maps import CONTROL, SAMPLE_KEY, SAMPLE_VALUE, STACK, TALLY
+from nsprof.collect.sampling.sampler import RawBatch, Sampler, SamplerConfig, add_batch
+from nsprof.collect.symbols.kernel import KernelSymbols
 from nsprof.errors import PreflightError, ProbeError, UsageError
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Context, Lateness, Profile, Run
@@ -374,8 +375,8 @@ def test_a_refusal_by_the_verifier_is_one_sentence_with_its_words_as_details(
 
 CHILD = """
 import sys, time
-from nsprof.collect.sampler import Sampler, SamplerConfig
-from nsprof.collect import loader_syscall
+from nsprof.collect.sampling.sampler import Sampler, SamplerConfig
+from nsprof.collect.bpf import syscalls as loader_syscall
 import struct
 with Sampler(SamplerConfig(hop=True)) as s:
     s.start()

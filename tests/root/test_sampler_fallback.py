@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nsprof.collect.perf_fallback import PerfRecorder
+from nsprof.collect.sampling.perf_fallback import PerfRecorder
 from nsprof.errors import NsprofError, PreflightError
 from tests.support import need
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from nsprof import workload
-from nsprof.collect import counters
+from nsprof.collect.system import counters
 from nsprof.errors import WorkloadError
 from tests.support import need
 

@@ -17,7 +17,7 @@ GROUND = {"errors", "units", "model", "kernelnames", "netns", "files"}
 ROOMS = {"topology", "workload", "collect", "vm", "store", "analyse"}
 #: third party -> where it may be imported
 DOORS = {
-    "bcc": {"collect/bcc_door.py"},
+    "bcc": {"collect/bpf/bcc_door.py"},
     "pyroute2": {"topology/", "collect/"},
     "pandas": {"analyse/", "api.py"},
     "scipy": {"analyse/"},

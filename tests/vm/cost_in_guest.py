@@ -10,7 +10,7 @@ import json
 import socket
 import time
 
-from nsprof.collect.ladder_count import CallCounter
+from nsprof.collect.ladder.count import CallCounter
 
 NS_PER_INSTRUCTION = 2
 CALLS = 50

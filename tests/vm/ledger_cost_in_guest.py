@@ -13,9 +13,9 @@ import os
 import socket
 from collections.abc import Iterator
 
-from nsprof.collect import ladder
-from nsprof.collect.ladder_batch import attach_batch, load_batch
-from nsprof.collect.ledger_probes import Group, Probe, open_functions, open_tracepoints
+from nsprof.collect.ladder import finding as ladder
+from nsprof.collect.ladder.batch import attach_batch, load_batch
+from nsprof.collect.ledger.probes import Group, Probe, open_functions, open_tracepoints
 from tests.vm.cost_in_guest import CALLS, ROUNDS, _instructions
 
 #: Each is passed once by a datagram over lo.

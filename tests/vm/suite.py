@@ -19,7 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nsprof.collect import btf, ledger_probes, loader, loader_cache
+from nsprof.collect.bpf import btf, loader
+from nsprof.collect.bpf import cache as loader_cache
+from nsprof.collect.ledger import probes as ledger_probes
 from nsprof.errors import NsprofError, VmError
 from nsprof.files import cache_root
 from nsprof.vm import resolve, run_job

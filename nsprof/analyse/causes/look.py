@@ -235,7 +235,7 @@ def slower(least: float = 0.1, *, must: bool = False) -> Check:
 
 
 def datapath_more(key: str, noun: str, *, least: int = 1) -> Check:
-    """A count of the snapshot's `datapath` that is higher than at base by `least` (see collect/datapath.py)."""
+    """A count of the snapshot's `datapath` that is higher than at base by `least` (collect/system/datapath.py)."""
 
     def look(case: Case) -> Seen | None:
         before = {space: _count(facts, key) for space, facts in case.spaces(case.base)}

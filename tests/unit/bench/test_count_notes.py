@@ -9,7 +9,7 @@ import pytest
 
 from nsprof.analyse.trust import refused
 from nsprof.bench import run
-from nsprof.collect.ledger import Ledger
+from nsprof.collect.ledger.counting import Ledger
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import ProbeInfo
 

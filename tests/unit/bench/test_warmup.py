@@ -7,7 +7,7 @@ import pytest
 
 from nsprof.bench import warmup
 from nsprof.bench.warmup import Cut, RateWatch, cut_of, mser5, take_out, trim
-from nsprof.collect.cputime import CpuTimes
+from nsprof.collect.system.cputime import CpuTimes
 from nsprof.model.profile import Run
 from tests.profiles import bench_profile
 

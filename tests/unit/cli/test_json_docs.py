@@ -166,7 +166,7 @@ def test_simulated_scenarios_are_as_documented(
 
 
 def test_doctor_is_as_documented(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from nsprof.collect import preflight
+    from nsprof.collect.checks import preflight
 
     monkeypatch.setattr(preflight, "checks", lambda: (preflight.Check("root", "Sampling", "root", "yes", "uid 0"),))
     status, out, _ = call(capsys, "doctor", "--json")

@@ -73,7 +73,7 @@ def test_the_installed_program_is_the_wheels_and_runs(program: Path, tmp_path: P
     done = run(program, "--version", cwd=tmp_path)
     assert (done.returncode, done.stdout.strip()) == (0, f"nsprof, version {__version__}")
     python = str(program.with_name("python"))
-    where = "import nsprof, nsprof.collect.loader as l; print(nsprof.__file__); print(l.probes_dir())"
+    where = "import nsprof, nsprof.collect.bpf.loader as l; print(nsprof.__file__); print(l.probes_dir())"
     shown = subprocess.run([python, "-c", where], capture_output=True, text=True, cwd=tmp_path, timeout=60)
     assert shown.returncode == 0, shown.stderr
     for line in shown.stdout.splitlines():

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nsprof.collect import counters
-from nsprof.collect.counters import CounterSnapshot, NamespaceCounters
-from nsprof.collect.cputime import CpuTimes, busy_seconds, wall_seconds
+from nsprof.collect.system import counters
+from nsprof.collect.system.counters import CounterSnapshot, NamespaceCounters
+from nsprof.collect.system.cputime import CpuTimes, busy_seconds, wall_seconds
 from nsprof.model.profile import Counter
 
 CPU = CpuTimes("test", 1, {})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nsprof.collect import cputime
+from nsprof.collect.system import cputime
 
 
 def test_idle_period_that_lasts_is_added_only_when_it_is_known_to_last() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from nsprof.collect import bcc_door, headers, loader
-from nsprof.collect.btf import TypeTable
+from nsprof.collect.bpf import bcc_door, headers, loader
+from nsprof.collect.bpf.btf import TypeTable
 from nsprof.errors import PreflightError
 from nsprof.files import cache_root
 

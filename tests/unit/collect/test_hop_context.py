@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nsprof.collect.hop_context import STANDING, Place, hop_columns, standing
-from nsprof.collect.sampler_batch import _devices
-from nsprof.collect.sampler_maps import SAMPLE_KEY
+from nsprof.collect.hop.context import STANDING, Place, hop_columns, standing
+from nsprof.collect.sampling.batch import _devices
+from nsprof.collect.sampling.maps import SAMPLE_KEY
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Context, Direction
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from nsprof.collect import ladder
-from nsprof.collect.ladder import Found, SymbolTable, attach, find, refusal
-from nsprof.collect.ladder_count import with_slot
+from nsprof.collect.ladder import finding as ladder
+from nsprof.collect.ladder.count import with_slot
+from nsprof.collect.ladder.finding import Found, SymbolTable, attach, find, refusal
 from nsprof.errors import ProbeError
 
 KALLSYMS = """\

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nsprof.collect.hop_context import STANDING, Place, hop_columns, standing
-from nsprof.collect.sampler_batch import RawBatch, Window, add_batch, after_interrupt_enable, losses
-from nsprof.collect.sampler_maps import SAMPLE_KEY, SAMPLE_VALUE, STACK, TALLY
-from nsprof.collect.symbols import KernelSymbols
+from nsprof.collect.hop.context import STANDING, Place, hop_columns, standing
+from nsprof.collect.sampling.batch import RawBatch, Window, add_batch, after_interrupt_enable, losses
+from nsprof.collect.sampling.maps import SAMPLE_KEY, SAMPLE_VALUE, STACK, TALLY
+from nsprof.collect.symbols.kernel import KernelSymbols
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Context, Direction, Event, FrameKind, Lateness, Profile, Run
 

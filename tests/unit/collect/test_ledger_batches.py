@@ -8,10 +8,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from nsprof.collect import ledger_lines, ledger_probes
-from nsprof.collect.ladder import Found
-from nsprof.collect.ledger_names import function_named
-from nsprof.collect.ledger_probes import Batch, Group, Probe
+from nsprof.collect.ladder.finding import Found
+from nsprof.collect.ledger import lines as ledger_lines
+from nsprof.collect.ledger import probes as ledger_probes
+from nsprof.collect.ledger.names import function_named
+from nsprof.collect.ledger.probes import Batch, Group, Probe
 
 
 class Kernel:

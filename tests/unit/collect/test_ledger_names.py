@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from nsprof.collect.ledger_names import CALLERS, EVENTS, FUNCTIONS, RENAMED, function_named
-from nsprof.collect.loader import probes_dir
+from nsprof.collect.bpf.loader import probes_dir
+from nsprof.collect.ledger.names import CALLERS, EVENTS, FUNCTIONS, RENAMED, function_named
 
 
 def test_every_program_that_the_table_names_is_in_the_source() -> None:

@@ -9,13 +9,13 @@ import threading
 import numpy as np
 import pytest
 
-from nsprof.collect import ledger_lines
-from nsprof.collect.btf import TypeTable
-from nsprof.collect.ladder_attach import undisturbed
-from nsprof.collect.ledger import Batch, Ledger
-from nsprof.collect.ledger_names import hook_name
-from nsprof.collect.ledger_probes import KEY, VALUE, Group, Probe
-from nsprof.collect.symbols import KernelSymbols
+from nsprof.collect.bpf.btf import TypeTable
+from nsprof.collect.ladder.attach import undisturbed
+from nsprof.collect.ledger import lines as ledger_lines
+from nsprof.collect.ledger.counting import Batch, Ledger
+from nsprof.collect.ledger.names import hook_name
+from nsprof.collect.ledger.probes import KEY, VALUE, Group, Probe
+from nsprof.collect.symbols.kernel import KernelSymbols
 from nsprof.errors import PreflightError
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Namespace

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from nsprof.collect import ledger_places
-from nsprof.collect.ledger_probes import Probe
+from nsprof.collect.ledger import places as ledger_places
+from nsprof.collect.ledger.probes import Probe
 
 
 def told(monkeypatch: pytest.MonkeyPatch, *probes: Probe) -> list[str]:

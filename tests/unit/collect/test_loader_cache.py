@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nsprof.collect import loader_cache
-from nsprof.collect.loader_cache import Compiled, MapSpec, digest_of, read, references, relocated, write
+from nsprof.collect.bpf import cache as loader_cache
+from nsprof.collect.bpf.cache import Compiled, MapSpec, digest_of, read, references, relocated, write
 
 
 def insn(code: int, registers: int = 0, value: int = 0) -> bytes:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nsprof.collect.names import Membership, membership, names_of
+from nsprof.collect.system.names import Membership, membership, names_of
 
 ID = "3f1c" * 16
 POD = "0a1b2c3d-1111-2222-3333-444455556666"

@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from nsprof.collect import host, preflight, trials
-from nsprof.collect.preflight import Check
+from nsprof.collect.checks import preflight, trials
+from nsprof.collect.checks.preflight import Check
+from nsprof.collect.system import host
 from nsprof.errors import PreflightError
 from nsprof.render import doctor
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nsprof.collect.symbols import KernelSymbols
+from nsprof.collect.symbols.kernel import KernelSymbols
 from nsprof.errors import PreflightError
 from nsprof.model.profile import FrameKind
 

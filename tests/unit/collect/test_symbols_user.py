@@ -6,7 +6,7 @@ import ctypes
 import os
 import subprocess
 
-from nsprof.collect.symbols_user import UserSymbols
+from nsprof.collect.symbols.user import UserSymbols
 
 
 def address_of(function: str) -> int:

@@ -18,7 +18,7 @@ SPACES = 40
 
 def reading(at_s: float, packets: list[int], drops: int = 0) -> Reading:
     """Counters of devices 1, 2, ...: received packets, and drops at the first."""
-    from nsprof.collect.rtdump import LINK_STATS
+    from nsprof.collect.system.rtdump import LINK_STATS
 
     stats = np.zeros((len(packets), len(LINK_STATS)), "u8")
     stats[:, LINK_STATS.index("rx_packets")] = packets

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from nsprof.collect.sampler import Sampler, SamplerConfig
+from nsprof.collect.sampling.sampler import Sampler, SamplerConfig
 from tests.root.hop_bed import Bed, Flow, Seen, judge, rows, run_flows
 
 #: Enough to tell 99 % from less, and how long a slow guest may take to get them.

@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from nsprof.collect.sampler import Sampler, SamplerConfig, add_batch
-from nsprof.collect.symbols import KernelSymbols
+from nsprof.collect.sampling.sampler import Sampler, SamplerConfig, add_batch
+from nsprof.collect.symbols.kernel import KernelSymbols
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Losses, Profile, Run
 from tests.root.losses import assert_losses_are_explained

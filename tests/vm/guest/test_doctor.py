@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from nsprof.collect import cputime, preflight
+from nsprof.collect.checks import preflight
+from nsprof.collect.system import cputime
 
 
 def test_every_rung_is_found_to_work() -> None:

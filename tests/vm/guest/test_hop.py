@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nsprof.collect import hop
+from nsprof.collect.hop import probes as hop
 from tests.root.hop_bed import Bed, bed, bridged
 from tests.vm.guest.hopping import check_rung
 

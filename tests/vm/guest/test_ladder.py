@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from nsprof.collect import loader_syscall
-from nsprof.collect.ladder import attach, find, kernel_symbols
-from nsprof.collect.ladder_count import RETURN, CallCounter, with_slot
-from nsprof.collect.loader import Program
+from nsprof.collect.bpf import syscalls as loader_syscall
+from nsprof.collect.bpf.loader import Program
+from nsprof.collect.ladder.count import RETURN, CallCounter, with_slot
+from nsprof.collect.ladder.finding import attach, find, kernel_symbols
 from nsprof.errors import ProbeError
 from nsprof.model.scenario import TopologySpec
 from nsprof.netns import entered

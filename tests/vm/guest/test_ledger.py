@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from nsprof.collect.ladder import kernel_symbols
-from nsprof.collect.ledger import Ledger
-from nsprof.collect.ledger_names import FUNCTIONS
+from nsprof.collect.ladder.finding import kernel_symbols
+from nsprof.collect.ledger.counting import Ledger
+from nsprof.collect.ledger.names import FUNCTIONS
 from nsprof.observe import Observer
 from tests.ledger_bed import COUNT, Bed, counted, datagrams, ethtool, observer, routed
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsprof.collect import preflight
+from nsprof.collect.checks import preflight
 
 
 def test_what_is_refused_and_what_is_left() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from nsprof.collect.ladder_count import CallCounter
+from nsprof.collect.ladder.count import CallCounter
 
 
 def test_lockdown_refuses_kprobes_by_name_and_the_rest_counts() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsprof.analyse.ledger import ledger
-from nsprof.collect.ledger import Ledger
+from nsprof.collect.ledger.counting import Ledger
 from tests.ledger_bed import COUNT, counted, datagrams, observer, routed
 
 

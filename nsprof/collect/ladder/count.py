@@ -16,8 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from nsprof.collect.ladder import RUNGS, Attached, attach, find
-from nsprof.collect.loader import Program, compile_program
+from nsprof.collect.bpf.loader import Program, compile_program
+from nsprof.collect.ladder.finding import RUNGS, Attached, attach, find
 from nsprof.errors import ProbeError
 from nsprof.model.profile import ProbeInfo
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nsprof.collect.ledger import Ledger
-from nsprof.collect.ledger_probes import Probe
+from nsprof.collect.ledger.counting import Ledger
+from nsprof.collect.ledger.probes import Probe
 
 __all__ = ["Places", "places"]
 

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from nsprof.collect import btf
-from nsprof.collect.loader_syscall import attach_raw_tracepoint, bpf, load_program, perf_event_open, perf_ioctl
+from nsprof.collect.bpf import btf
+from nsprof.collect.bpf.syscalls import attach_raw_tracepoint, bpf, load_program, perf_event_open, perf_ioctl
 from nsprof.errors import NsprofError, ProbeError
 
 __all__ = [

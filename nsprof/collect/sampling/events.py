@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 
-from nsprof.collect.loader_syscall import perf_event_open
+from nsprof.collect.bpf.syscalls import perf_event_open
 from nsprof.errors import UsageError
 from nsprof.model.profile import Event
 

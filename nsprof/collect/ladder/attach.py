@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from nsprof.collect.loader_syscall import _libc, _number, attach_raw_tracepoint, load_program, perf_ioctl
+from nsprof.collect.bpf.syscalls import _libc, _number, attach_raw_tracepoint, load_program, perf_ioctl
 from nsprof.errors import ProbeError
 
 __all__ = ["attach_kprobe", "attach_tracepoint", "attach_trampoline", "open_kprobe", "undisturbed"]

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from nsprof.collect import bcc_door, btf, cputime, trials
+from nsprof.collect.bpf import bcc_door, btf
+from nsprof.collect.checks import trials
+from nsprof.collect.system import cputime
 from nsprof.errors import NsprofError, PreflightError
 
 __all__ = ["Check", "can_record", "checks", "demand"]
@@ -229,7 +231,7 @@ def _probes() -> Iterator[Check]:
 
 def _places() -> Iterator[Check]:
     """The rung that each hop probe would stand on, found by loading it and showing it a packet over lo."""
-    from nsprof.collect.hop import PROBES, HopProbes
+    from nsprof.collect.hop.probes import PROBES, HopProbes
 
     titles = {probe.function: f"hop probe {probe.function}" for probe in PROBES}
     if os.geteuid() != 0:
@@ -257,7 +259,7 @@ def _places() -> Iterator[Check]:
 
 def _ledger_places() -> Iterator[Check]:
     """The rungs that the ledger's probes would stand on, and the places that have none; found by attaching them."""
-    from nsprof.collect.ledger_places import places
+    from nsprof.collect.ledger.places import places
 
     if os.geteuid() != 0:
         yield Check("ledger", "Probes", "ledger", "no", "not permitted", "record --count", _SUDO)

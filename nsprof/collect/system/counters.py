@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nsprof.collect import cputime, rtdump
-from nsprof.collect.cputime import CpuTimes
+from nsprof.collect.system import cputime, rtdump
+from nsprof.collect.system.cputime import CpuTimes
 from nsprof.errors import NsprofError
 from nsprof.model.profile import Counter
 from nsprof.netns import entered, inode

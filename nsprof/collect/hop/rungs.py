@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from nsprof.collect import btf, ladder, loader, loader_syscall
-from nsprof.collect.ladder_attach import open_kprobe
-from nsprof.collect.trials import tracefs
+from nsprof.collect.bpf import btf, loader
+from nsprof.collect.bpf import syscalls as loader_syscall
+from nsprof.collect.checks.trials import tracefs
+from nsprof.collect.ladder import finding as ladder
+from nsprof.collect.ladder.attach import open_kprobe
 from nsprof.errors import ProbeError, UsageError
 
 __all__ = ["PROBES", "RUNGS", "Probe", "Rung", "Spot", "find", "rungs_named"]

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nsprof.collect.hop_context import STANDING, hop_columns, standing
-from nsprof.collect.symbols import KernelSymbols
+from nsprof.collect.hop.context import STANDING, hop_columns, standing
+from nsprof.collect.symbols.kernel import KernelSymbols
 from nsprof.kernelnames import context_of
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Context, Device, Event, FrameKind, Lateness, Losses, Namespace, Samples

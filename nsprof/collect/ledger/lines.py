@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nsprof.collect import btf
-from nsprof.collect.ledger import Batch
-from nsprof.collect.ledger_names import GRO_RESULTS, Function, hook_name
-from nsprof.collect.ledger_probes import FIRST_FUNCTION
-from nsprof.collect.symbols import KernelSymbols
+from nsprof.collect.bpf import btf
+from nsprof.collect.ledger.counting import Batch
+from nsprof.collect.ledger.names import GRO_RESULTS, Function, hook_name
+from nsprof.collect.ledger.probes import FIRST_FUNCTION
+from nsprof.collect.symbols.kernel import KernelSymbols
 from nsprof.kernelnames import SOFTIRQ_ENTRY, fold_suffixes
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Device, FrameKind, LedgerLine, Namespace

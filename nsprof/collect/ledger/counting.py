@@ -21,10 +21,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from nsprof.collect.ladder import Attached, attach
-from nsprof.collect.ledger_probes import KEY, VALUE, Group, Probe, open_functions, open_tracepoints
-from nsprof.collect.loader import online_cpus
-from nsprof.collect.sampler_cost import ROUND_TRIPS, Echo, paired_difference_ns
+from nsprof.collect.bpf.loader import online_cpus
+from nsprof.collect.ladder.finding import Attached, attach
+from nsprof.collect.ledger.probes import KEY, VALUE, Group, Probe, open_functions, open_tracepoints
+from nsprof.collect.sampling.cost import ROUND_TRIPS, Echo, paired_difference_ns
 from nsprof.errors import ProbeError
 from nsprof.model.profile import ProbeInfo
 
@@ -251,7 +251,7 @@ class Ledger:
                 group.open_gate(open_)
 
     def _clear(self) -> None:
-        from nsprof.collect.loader import possible_cpus
+        from nsprof.collect.bpf.loader import possible_cpus
 
         for group in self._groups:
             if group.program is not None:

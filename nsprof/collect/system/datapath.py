@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nsprof.collect import rtdump
+from nsprof.collect.system import rtdump
 
 __all__ = ["facts"]
 

@@ -23,8 +23,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from nsprof.collect import btf
-from nsprof.collect.ladder_attach import attach_kprobe, attach_tracepoint, attach_trampoline
+from nsprof.collect.bpf import btf
+from nsprof.collect.ladder.attach import attach_kprobe, attach_tracepoint, attach_trampoline
 from nsprof.errors import ProbeError
 from nsprof.kernelnames import fold_suffixes
 from nsprof.model.profile import ProbeInfo

@@ -10,7 +10,7 @@ import ctypes
 import struct
 from collections.abc import Sequence
 
-from nsprof.collect.loader_syscall import bpf, load_program
+from nsprof.collect.bpf.syscalls import bpf, load_program
 
 __all__ = ["attach_batch", "load_batch"]
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nsprof.collect.headers import private_directory
+from nsprof.collect.bpf.headers import private_directory
 from nsprof.errors import NsprofError
 
 __all__ = ["Compiled", "MapSpec", "digest_of", "read", "references", "relocated", "write"]

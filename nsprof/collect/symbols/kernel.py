@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from nsprof.collect.loader_syscall import program_infos
+from nsprof.collect.bpf.syscalls import program_infos
 from nsprof.errors import PreflightError
 from nsprof.model.profile import FrameKind
 

@@ -12,7 +12,7 @@ import statistics
 import time
 from collections.abc import Callable
 
-from nsprof.collect.loader_syscall import perf_ioctl
+from nsprof.collect.bpf.syscalls import perf_ioctl
 
 __all__ = ["CALIBRATION_HZ", "ROUND_TRIPS", "Echo", "cost_per_hit_ns", "paired_difference_ns"]
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from nsprof.collect import datapath, ethtool, rtdump
+from nsprof.collect.system import datapath, ethtool, rtdump
 from nsprof.errors import NsprofError
 from nsprof.netns import entered, inode
 

@@ -24,12 +24,13 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from nsprof.collect import hop as hops
-from nsprof.collect import loader, loader_syscall
-from nsprof.collect.sampler_batch import RawBatch, Window, add_batch
-from nsprof.collect.sampler_cost import cost_per_hit_ns
-from nsprof.collect.sampler_events import EventSpec, event_spec
-from nsprof.collect.sampler_maps import CONTROL, EVENTS_MAX, SAMPLE_KEY, SAMPLE_VALUE, STACK, TALLY
+from nsprof.collect.bpf import loader
+from nsprof.collect.bpf import syscalls as loader_syscall
+from nsprof.collect.hop import probes as hops
+from nsprof.collect.sampling.batch import RawBatch, Window, add_batch
+from nsprof.collect.sampling.cost import cost_per_hit_ns
+from nsprof.collect.sampling.events import EventSpec, event_spec
+from nsprof.collect.sampling.maps import CONTROL, EVENTS_MAX, SAMPLE_KEY, SAMPLE_VALUE, STACK, TALLY
 from nsprof.errors import PreflightError, ProbeError, UsageError
 from nsprof.model.profile import ProbeInfo
 

@@ -15,8 +15,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from nsprof.collect import bcc_door, btf, headers, loader_cache
-from nsprof.collect.loader_syscall import MapReader, create_map, load_program, map_info
+from nsprof.collect.bpf import bcc_door, btf, headers
+from nsprof.collect.bpf import cache as loader_cache
+from nsprof.collect.bpf.syscalls import MapReader, create_map, load_program, map_info
 from nsprof.errors import PreflightError, ProbeError
 from nsprof.files import cache_root
 
@@ -61,7 +62,7 @@ OFFSETS = (
 #: Stands in compiled instructions for the first map lent by another program; no descriptor is as high.
 _LENT_FD = 0x4E530000
 
-_PACKAGE = Path(__file__).resolve().parent.parent
+_PACKAGE = Path(__file__).resolve().parents[2]
 
 
 def _cpu_list(path: str) -> list[int]:

@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from nsprof.collect import loader, loader_syscall
-from nsprof.collect.hop_rungs import PROBES, RUNGS, Probe, Rung, Spot, rungs_named
-from nsprof.collect.ladder import refusal
-from nsprof.collect.sampler_cost import ROUND_TRIPS, Echo, paired_difference_ns
-from nsprof.collect.symbols import KernelSymbols
+from nsprof.collect.bpf import loader
+from nsprof.collect.bpf import syscalls as loader_syscall
+from nsprof.collect.hop.rungs import PROBES, RUNGS, Probe, Rung, Spot, rungs_named
+from nsprof.collect.ladder.finding import refusal
+from nsprof.collect.sampling.cost import ROUND_TRIPS, Echo, paired_difference_ns
+from nsprof.collect.symbols.kernel import KernelSymbols
 from nsprof.errors import ProbeError
 from nsprof.kernelnames import fold_suffixes
 from nsprof.model.profile import ProbeInfo

@@ -15,10 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nsprof.collect import btf, ladder, ladder_attach, loader, loader_syscall, trials
-from nsprof.collect.ladder_batch import attach_batch, load_batch
-from nsprof.collect.ladder_count import with_slot
-from nsprof.collect.ledger_names import EVENTS, FUNCTIONS, Event, Function, function_named
+from nsprof.collect.bpf import btf, loader
+from nsprof.collect.bpf import syscalls as loader_syscall
+from nsprof.collect.checks import trials
+from nsprof.collect.ladder import attach as ladder_attach
+from nsprof.collect.ladder import finding as ladder
+from nsprof.collect.ladder.batch import attach_batch, load_batch
+from nsprof.collect.ladder.count import with_slot
+from nsprof.collect.ledger.names import EVENTS, FUNCTIONS, Event, Function, function_named
 from nsprof.errors import PreflightError, ProbeError
 from nsprof.model.profile import ProbeInfo
 
@@ -49,7 +53,7 @@ _FUNCTION_SLOTS = 64
 #: BPF_F_REUSE_STACKID: a colliding stack replaces the older one, so that the table never fills up.
 _STACK_FLAGS = 1 << 10
 
-#: Members that the programs read beside those that every program has (nsprof/collect/loader.py).
+#: Members that the programs read beside those that every program has (nsprof/collect/bpf/loader.py).
 _OFFSETS = (
     *(("sk_buff", m) for m in ("len", "data_len", "data", "tail", "end", "sk", "skb_iif", "network_header")),
     *(("sk_buff", m) for m in ("csum_start", "protocol", "users")),
@@ -207,7 +211,7 @@ class Probe:
 
 @dataclass(slots=True)
 class Batch:
-    """Probes with one program, attached and detached in one go (nsprof/collect/ladder_batch.py)."""
+    """Probes with one program, attached and detached in one go (nsprof/collect/ladder/batch.py)."""
 
     members: list[Probe]
     fds: list[int]

@@ -1,0 +1,1 @@
+"""Compiling, loading and attaching BPF programs; the one door to BCC."""

@@ -1,0 +1,1 @@
+"""What can be done on this machine, found by trying."""

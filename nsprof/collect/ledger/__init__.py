@@ -1,0 +1,1 @@
+"""What packets pay for: copies, checksums, segments, fragments, drops, by namespace and device."""

@@ -1,0 +1,1 @@
+"""Names of kernel and user addresses."""
