@@ -23,6 +23,7 @@ from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Namespace, Profile, Run
 from nsprof.observe import Observer, Scene, Traffic
 from nsprof.sources import LedgerSource
+from nsprof.units import counted
 
 __all__ = ["RecordOptions", "record"]
 
@@ -269,13 +270,20 @@ def _say_run(voice: _Voice, run: Run, number: int, total: int, wanted: str | Non
         else "own cost unknown",
     ]
     if run.denominators:
-        per = ", ".join(f"{value:,.0f} {name}s" for name, value in run.denominators.items())
-        parts.append(per + (f" ({run.reference})" if run.reference else ""))
+        # Only packets are counted at a device; the rest is the workload's own count.
+        own = [_units(value, name) for name, value in run.denominators.items() if name not in ("skb", "segment")]
+        seen = [_units(value, name) for name, value in run.denominators.items() if name in ("skb", "segment")]
+        place = f" ({run.reference})" if run.reference and seen else ""
+        parts.append(", ".join((*own, *seen)) + place)
     voice.say(which + "; ".join(parts))
     for warning in run.warnings:
         voice.warn(warning)
     if wanted and not run.reference:
         voice.warn(f"--per {wanted}: no packets were seen on a device of that name, so there is no cost per packet")
+
+
+def _units(value: float, name: str) -> str:
+    return f"{value:,.0f} KB" if name == "kb" else counted(round(value), name)
 
 
 def _next(profile: Profile, options: RecordOptions) -> list[str]:
