@@ -28,7 +28,9 @@ def command(case: Case, files: tuple[str, str]) -> str:
         return _simulate(case.new, base, new)
     bench = meta.get("bench")
     if isinstance(bench, Mapping) and bench.get("command"):
-        made = ["nsprof", "bench", "--scenario", f"{base},{new}", "-o", "after.nsprof", "--", *bench["command"]]
+        made = ["nsprof", "bench", "--scenario", f"{base},{new}", "-o", "after.nsprof"]
+        runs = max(len(case.base.run_objects), len(case.new.run_objects))
+        made += [*(["--runs", str(runs)] if runs > 1 else []), "--", *bench["command"]]
         return _then(made, base, new)
     record = meta.get("record")
     if isinstance(record, Mapping) and record.get("command"):

@@ -27,7 +27,7 @@ def finding(meta: dict[str, Any], role: str = "host", files: tuple[str, str] = (
 def test_a_bench_is_run_and_explained_once_more() -> None:
     (tried,) = finding({"bench": {"command": ["netperf", "-t", "UDP_RR", "-l", "3"]}}).suggestions
     assert tried.verify == (
-        "nsprof bench --scenario clean,fault -o after.nsprof -- netperf -t UDP_RR -l 3 && "
+        "nsprof bench --scenario clean,fault -o after.nsprof --runs 4 -- netperf -t UDP_RR -l 3 && "
         "nsprof explain after.nsprof --baseline clean --scenario fault"
     )
 
