@@ -132,7 +132,7 @@ class Observer:
             warnings=(
                 *traffic.warnings,
                 *_lost_namespaces(scene, before, after),
-                *_lost_where(getattr(source, "lost_by_cpu", {}), scene),
+                *_lost_where(source.lost_by_cpu, scene),
             ),
             losses=losses,
             probes_on=source.probes_on,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from nsprof.collect.bpf.syscalls import program_infos
 from nsprof.collect.ledger.counting import Ledger
@@ -87,7 +88,7 @@ class BpfSource:
     def __init__(self, sampler: Sampler, symbols: _Symbols) -> None:
         self._sampler = sampler
         self._symbols = symbols
-        self.lost_by_cpu: dict[int, float] = {}
+        self.lost_by_cpu: Mapping[int, float] = {}
         self.probes_on: tuple[str, ...] = ("hop",) if sampler.config.hop else ()
 
     def start(self) -> None:
@@ -130,6 +131,8 @@ class PerfSource:
     """`perf record -a -g` underneath. Namespaces, hops and lateness stay unknown: perf does not tell them."""
 
     probes_on: tuple[str, ...] = ()
+    #: perf tells losses of the whole machine only.
+    lost_by_cpu: Mapping[int, float] = MappingProxyType({})
 
     def __init__(self, config: SamplerConfig, reason: str) -> None:
         PerfRecorder(config.events, config.frequency_hz, reason=reason).close()  # perf is there, or say so now
@@ -184,6 +187,8 @@ class LedgerSource:
 
     fallback = ""
     probes_on: tuple[str, ...] = ("ledger",)
+    #: Nothing is sampled.
+    lost_by_cpu: Mapping[int, float] = MappingProxyType({})
 
     def __init__(self, ledger: Ledger) -> None:
         """Loads and calibrates the probes. Raises PreflightError or ProbeError where there are none to be had."""
