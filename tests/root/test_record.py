@@ -104,12 +104,12 @@ def test_an_earlier_profile_is_kept_beside(tmp_path: Path) -> None:
 def test_bad_words_are_one_clear_line_and_leave_the_earlier_profile(
     tmp_path: Path, words: list[str], status: int, says: str
 ) -> None:
-    (tmp_path / "profile.nsprof").write_bytes(b"earlier")
+    (tmp_path / "profile.nsprof").write_bytes(b"PK earlier")
     done = nsprof(*words, cwd=tmp_path)
     assert done.returncode == status, done.stderr
     assert says in done.stderr
     assert "Traceback" not in done.stderr
-    assert (tmp_path / "profile.nsprof").read_bytes() == b"earlier"
+    assert (tmp_path / "profile.nsprof").read_bytes() == b"PK earlier"
     assert [f.name for f in tmp_path.iterdir()] == ["profile.nsprof"]
 
 
