@@ -42,8 +42,8 @@ def test_two_hundred_busy_containers_are_recorded_and_reported_by_namespace_with
     profile = run_plan(plan).profile
     run = profile.runs[0]
     assert not run.failed
-    # Ticks that the clock never delivered are counted as lost (a virtual CPU that wakes often misses some, more at this
-    # rate than at the default one); nsprof itself may lose none.
+    # Ticks that the clock never delivered are counted as lost (a virtual CPU that wakes often misses some, more at
+    # this rate than at the default one); nsprof itself may lose none.
     assert (run.losses.map_full, run.losses.stack_collisions, run.losses.no_stack) == (0, 0, 0)
     assert run.losses.seen + run.losses.lost_records >= 0.98 * run.losses.expected
     containers = {f"c{n}" for n in range(CONTAINERS)}
