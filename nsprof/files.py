@@ -55,9 +55,12 @@ def check_target(path: str | os.PathLike[str], *, begins: bytes = b"PK") -> None
     """Find out before a measurement, not after it, that `path` cannot be written or must not be.
 
     A file that is not empty and does not begin with `begins` (a profile's first bytes) is somebody's data, perhaps
-    through a symbolic link that somebody else put there: it is not replaced. Raises NsprofError, UsageError.
+    through a symbolic link that somebody else put there: it is not replaced. "-" is stdout. Raises NsprofError,
+    UsageError.
     """
     name = os.fspath(path)
+    if name == "-":
+        return
     if not name:
         raise UsageError("-o: an empty word is no file", "-o FILE")
     target = Path(os.path.realpath(name))

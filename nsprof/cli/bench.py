@@ -178,8 +178,7 @@ def _measure(plan: Plan, options: dict[str, Any]) -> int:
     from nsprof.cli import bench_output
 
     output = options["output"]
-    if output != "-":
-        files.check_target(output)
+    files.check_target(output)
     earlier = resume.open_earlier(output, plan) if options["resume"] else None
     # The first file written keeps a stranger's as .old; later ones are of the same bench.
     keep = [not options["resume"]]
@@ -249,8 +248,7 @@ def _kernels(ctx: click.Context, options: dict[str, Any]) -> int:
         runs = runs or experiment.load(options["command"][0], full=options["full"]).runs
     else:
         _plan(ctx, options)  # wrong words are said before anything is booted
-    if options["output"] != "-":
-        files.check_target(options["output"])
+    files.check_target(options["output"])
     profile = bench_kernels(
         options["kernels"],
         [*_inner_words(ctx), *(() if _file(options) else ("--",)), *options["command"]],

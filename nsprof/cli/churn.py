@@ -61,8 +61,7 @@ def _run(
 
     words = ChurnOptions(**options)
     words.check()
-    if output != "-":
-        files.check_target(output)
+    files.check_target(output)
     if kernels:
         profile = _in_guests(words, kernels)
     else:

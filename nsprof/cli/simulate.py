@@ -78,7 +78,7 @@ def command(*, form: str | None, output: str | None, limit: int, **given: Any) -
     from nsprof.simulate import report as simulate_report
 
     options = _options(given)
-    if output and output != "-":
+    if output:
         files.check_target(output)
     if given["sweep"]:
         _sweep(options, given["sweep"], output, limit, form)

@@ -2,96 +2,42 @@
 
 from __future__ import annotations
 
-import os
-import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import pytest
 
 from nsprof.bench import BenchOptions, plan_of
+from nsprof.bench.known import BURN_NAME, Burn
 from nsprof.bench.run import run_plan
-from nsprof.collect.bpf import bcc_door, headers
-from nsprof.collect.bpf.syscalls import bpf
 from nsprof.model.profile import Profile
-from nsprof.netns import entered
 from tests.support import need
 
 pytestmark = [pytest.mark.root, pytest.mark.bpf, pytest.mark.netperf]
 
 _STEPS = 60_000
-_TEXT = """
-int nsprof_burn(struct __sk_buff *skb) {
-    u64 x = skb->len;
-    for (int i = 0; i < STEPS; i++) {
-        x = x * 6364136223846793005ULL + 1442695040888963407ULL;
-        asm volatile("" : "+r"(x));
-    }
-    return x == 1 ? 2 : 0;
-}
-"""
-_TEST_RUN = 10  # enum bpf_cmd, BPF_PROG_TEST_RUN
 
 
 @pytest.fixture(scope="module")
-def program() -> Iterator[Any]:
+def burn() -> Iterator[Burn]:
     need("bpf", "netperf")
-    os.environ["BCC_KERNEL_SOURCE"] = str(headers.header_tree())
-    bcc = bcc_door.load()
-    loaded = bcc.BPF(text=_TEXT.encode(), cflags=[f"-DSTEPS={_STEPS}", "-Wno-everything"])
-    yield loaded.load_func(b"nsprof_burn", bcc.BPF.SCHED_CLS)
-    loaded.cleanup()
-
-
-def _burned_ns(fd: int) -> float:
-    """Mean time of a call as BPF_PROG_TEST_RUN has it; the least of ten, since interruptions only add."""
-    import ctypes
-
-    data = (ctypes.c_uint8 * 64)()
-    found = []
-    for _ in range(10):
-        # prog_fd, retval, data_size_in, data_size_out, data_in, data_out, repeat, duration (union bpf_attr, test)
-        attributes = struct.pack("=IIIIQQII", fd, 0, 64, 0, ctypes.addressof(data), 0, 200, 0)
-        _, answer = bpf(_TEST_RUN, attributes)
-        found.append(struct.unpack("=IIIIQQII", answer)[7])
-    return float(min(found))
-
-
-def _attach(fd: int) -> Any:
-    @contextmanager
-    def prepare(case: Any, topo: Any) -> Iterator[None]:
-        from pyroute2 import IPRoute
-
-        del case
-        place, device = topo.reference
-        with entered(place.netns_path), IPRoute() as door:
-            index = door.link_lookup(ifname=device)[0]
-            door.tc("add", "clsact", index)
-            door.tc(
-                *("add-filter", "bpf", index, ":1"),
-                fd=fd,
-                name="nsprof_burn",
-                parent="ffff:fff3",
-                direct_action=True,
-            )
-        yield
-
-    return prepare
+    with Burn(_STEPS) as loaded:
+        yield loaded
 
 
 def _rows(profile: Profile) -> np.ndarray:
     """Sample rows whose leaf is the burning program."""
-    burning = [i for i, name in enumerate(profile.frames.name) if "nsprof_burn" in name]
+    burning = [i for i, name in enumerate(profile.frames.name) if BURN_NAME in name]
     leaves = np.array(
         [int(profile.stacks[i][0]) if len(profile.stacks[i]) else -1 for i in range(len(profile.stacks))]
     )
     return np.isin(leaves, burning)[profile.samples.stack]
 
 
-def test_known_ns_per_skb_are_found_in_their_function_namespace_and_device(program: Any) -> None:
-    true_ns = _burned_ns(program.fd)
+def test_known_ns_per_skb_are_found_in_their_function_namespace_and_device(burn: Burn) -> None:
+    true_ns = burn.burned_ns()
     assert true_ns > 5_000
     plan = plan_of(
         BenchOptions(
@@ -102,7 +48,13 @@ def test_known_ns_per_skb_are_found_in_their_function_namespace_and_device(progr
             hop=True,
         )
     )
-    profile = run_plan(plan, prepare=_attach(program.fd)).profile
+
+    def prepare(case: Any, topo: Any) -> AbstractContextManager[None]:
+        del case
+        place, device = topo.reference
+        return burn.attached(place.netns_path, device)
+
+    profile = run_plan(plan, prepare=prepare).profile
     rows = _rows(profile)
     found = {}
     for number, run in enumerate(profile.runs):

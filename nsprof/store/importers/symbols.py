@@ -35,7 +35,8 @@ class SymbolTable:
         return np.where(inside, at, -1)
 
     def name(self, index: int) -> str:
-        raise NotImplementedError
+        """Name of a symbol. This table itself is only ever the empty one (a source without symbols)."""
+        raise IndexError(f"no symbol {index} in a table without names")
 
     def module(self, index: int) -> str:
         """Module of a symbol; "" for the image itself."""
