@@ -149,7 +149,7 @@ def _in_loop(frames: Sequence[str], part: Sequence[str]) -> bool:
 HOP_COLUMNS = np.dtype(
     [("cookie", "u8"), ("inode", "u4"), ("ifindex", "u4"), ("direction", "u1"), ("depth", "u1"), ("name", "S16")]
 )
-_PLAIN, _MOVED, _LOST, _NAMED = 1, 2, 3, 5  # enum hop_rx_state, probes/include/hop.h
+_PLAIN, _MOVED, _NAMED = 1, 2, 5  # those that hold, of enum hop_rx_state, probes/include/hop.h
 _UP, _PORT = 0x20, 0x40  # beside the state
 _TX_NAMED = 0x80  # in tx_depth, probes/include/sample.h
 
