@@ -360,11 +360,10 @@ def _notes(sides: Sides, effect: float) -> tuple[str, ...]:
             f"{len(base.runs)} against {len(new.runs)} runs: 95 % intervals only; "
             f"verdicts need {statistics.RUNS_FOR_VERDICT} runs a side"
         )
-    else:
-        ratio = statistics.ratio_interval(base.totals(), new.totals())
-        if ratio is not None:
-            factor = new.totals().mean() / base.totals().mean()
-            notes.append(f"total x {factor:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] (95 %, bootstrap over runs)")
+    ratio = statistics.ratio_interval(base.totals(), new.totals())
+    if ratio is not None:
+        factor = new.totals().mean() / base.totals().mean()
+        notes.append(f"total x {factor:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] (95 %)")
     if effect > 0:
         notes.append(f"differences under {format_figure(effect)} {sides.measure.label} get no verdict (--min-effect)")
     return tuple(notes)

@@ -160,7 +160,7 @@ def test_enough_runs_give_verdicts(test: str) -> None:
     back = diff(profile, profile, base_scenario="veth-bridge", new_scenario="host", test=test)  # type: ignore[arg-type]
     assert back.total.verdict == "-"
     assert row(back, "veth_xmit").q == row(result, "veth_xmit").q
-    assert any("bootstrap" in n for n in result.notes)
+    assert any(n.startswith("total x ") and n.endswith("(95 %)") for n in result.notes)
 
 
 def test_small_effects_get_no_verdict_when_not_wanted() -> None:
