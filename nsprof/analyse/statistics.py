@@ -126,11 +126,12 @@ def row_intervals(values: _Array) -> tuple[_Array, _Array]:
 
 
 def ratio_interval(base: _Array, new: _Array) -> Interval | None:
-    """95 % interval of mean(new) / mean(base): all ratios k which Welch's test of new against k * base does not reject.
+    """95 % interval of mean(new) / mean(base): all ratios k at which Welch's test does not tell new from k * base.
 
     That is Fieller's interval (J. R. Stat. Soc. B 16, 1954) with Welch's degrees of freedom at each k. It leaves
-    out 1 exactly when the interval of the difference leaves out 0, which a bootstrap does not promise. Of 400 synthetic
-    pairs each (8 runs, 2 to 30 % spread) it held the true ratio in 94 to 96 %, a BCa bootstrap in 90 to 92 %.
+    out 1 exactly when the interval of the difference leaves out 0, which a bootstrap does not promise. Of 400
+    synthetic pairs each (8 runs, 2 to 30 % spread) it held the true ratio in 94 to 96 %,
+    a BCa bootstrap in 90 to 92 %.
     None below two runs a side, or where the base's mean is not told from 0: then no ratio can be bounded.
     """
     if min(len(base), len(new)) < 2 or not base.mean() > 0:
@@ -158,7 +159,8 @@ def ratio_interval(base: _Array, new: _Array) -> Interval | None:
             step *= 2
             if step > 1e6 * max(abs(middle), 1.0):  # no ratio this way is rejected
                 return None
-        ends.append(float(brentq(beyond, *sorted((inside, inside + direction * step)))))
+        low, high = sorted((inside, inside + direction * step))
+        ends.append(float(brentq(beyond, low, high)))
     return Interval(ends[0], ends[1], LEVEL)
 
 
