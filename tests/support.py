@@ -23,6 +23,10 @@ _TOOLS = {
     "browser": (("chromium",), "chromium is not installed"),
     "vm": (("qemu-system-x86_64", "busybox", "cpio"), "QEMU, busybox-static or cpio is not installed"),
     "unshare": (("unshare",), "unshare is not installed"),
+    "sshd": (
+        ("/usr/sbin/sshd", "ssh", "ssh-keygen"),
+        "sshd is not installed (package openssh-server; the tests do not install it, since it would start serving)",
+    ),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -200,40 +201,84 @@ def test_a_bench_through_the_card_counts_its_packets(nic: None, tmp_path: Path) 
     assert _state() == before
 
 
-def test_servers_are_started_over_ssh_and_end_with_it(nic: None, tmp_path: Path) -> None:
-    need("bpf", "iperf3")
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    # What ssh does with its words: joined by spaces, for a shell at the other machine.
-    (tools / "ssh").write_text(
-        f'#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nshift; echo "$1" >> {tmp_path}/hosts; shift\n'
+#: The link over which the machines are managed, as nobody's traffic is measured on it.
+MANAGED_HOME, MANAGED_FAR = "198.19.255.1", "198.19.255.2"
+
+
+def _stand_in(place: Path) -> None:
+    """What ssh does with its words: joined by spaces, for a shell at the other machine."""
+    (place / "ssh").write_text(
+        f'#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nshift; echo "$1" >> {place}/hosts; shift\n'
         f'exec nsenter --net=/run/netns/{FAR} sh -c "$*"\n'
     )
-    (tools / "ssh").chmod(0o755)
-    argv = [
-        *NSPROF,
-        "bench",
-        "-s",
-        "host",
-        "-n",
-        "1",
-        "--top",
-        "0",
-        "--uplink",
-        NIC,
-        "--remote",
-        "ssh:lab@far.example",
-    ]
+    (place / "ssh").chmod(0o755)
+
+
+@contextlib.contextmanager
+def _sshd(place: Path) -> Iterator[None]:
+    """A real sshd in the other machine's namespace with keys of its own, and ssh told of them."""
+    for name in ("host", "user"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", place / name], check=True)
+    (place / "allowed").write_bytes((place / "user.pub").read_bytes())
+    (place / "known").write_text(f"{MANAGED_FAR} {(place / 'host.pub').read_text()}")
+    (place / "sshd_config").write_text(
+        f"ListenAddress {MANAGED_FAR}\nHostKey {place}/host\nAuthorizedKeysFile {place}/allowed\nStrictModes no\n"
+        f"UsePAM no\nPermitRootLogin prohibit-password\nPidFile none\n"
+    )
+    (place / "ssh_config").write_text(
+        f"IdentityFile {place}/user\nIdentitiesOnly yes\nUserKnownHostsFile {place}/known\nIdentityAgent none\n"
+    )
+    (place / "ssh").write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {place}/ssh_config "$@"\n')
+    (place / "ssh").chmod(0o755)
+    _ip("-n", HOME, "link", "add", "mgmt0", "type", "veth", "peer", "name", "mgmt0", "netns", FAR)
+    for name, address in ((HOME, MANAGED_HOME), (FAR, MANAGED_FAR)):
+        _ip("-n", name, "addr", "add", f"{address}/30", "dev", "mgmt0")
+        _ip("-n", name, "link", "set", "mgmt0", "up")
+    separated = Path("/run/sshd")  # sshd wants it for its unprivileged part
+    ours = not separated.exists()
+    separated.mkdir(mode=0o755, exist_ok=True)
+    argv = ["nsenter", f"--net=/run/netns/{FAR}", "/usr/sbin/sshd", "-D", "-e", "-f", str(place / "sshd_config")]
+    with (place / "said").open("wb") as said, subprocess.Popen(argv, stderr=said) as server:
+        try:
+            yield
+        finally:
+            server.terminate()
+            server.wait()
+            if ours:
+                separated.rmdir()
+
+
+@pytest.mark.parametrize("real", [False, True], ids=["stand-in", "sshd"])
+def test_servers_are_started_over_ssh_and_end_with_it(real: bool, nic: None, tmp_path: Path) -> None:
+    need("bpf", "iperf3", *(["sshd"] if real else []))
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    user = "root" if real else "lab"
+    far = f"{user}@{MANAGED_FAR if real else 'far.example'}"
+    argv = [*NSPROF, "bench", "-s", "host", "-n", "1", "--top", "0", "--uplink", NIC, "--remote"]
+    argv += [f"ssh:{far}=198.18.0.1" if real else f"ssh:{far}"]
     argv += ["-o", str(tmp_path / "s.nsprof"), "--", "iperf3", "-t", "1"]
-    done = _inside(HOME, "env", f"PATH={tools}:{os.environ['PATH']}", *argv)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "hosts").read_text() == "lab@far.example\n"
-    run = store.load(tmp_path / "s.nsprof").runs[0]
-    assert {v.name: v.value for v in run.values}["throughput"] > 0
-    deadline = time.monotonic() + 5
-    while _ip("netns", "pids", FAR).strip() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not _ip("netns", "pids", FAR).strip(), "a server outlived its connection"
+    with _sshd(tools) if real else contextlib.nullcontext():
+        if not real:
+            _stand_in(tools)
+        done = _inside(HOME, "env", f"PATH={tools}:{os.environ['PATH']}", *argv)
+        assert done.returncode == 0, done.stderr
+        if not real:
+            assert (tools / "hosts").read_text() == f"{far}\n"
+        run = store.load(tmp_path / "s.nsprof").runs[0]
+        assert {v.name: v.value for v in run.values}["throughput"] > 0
+        deadline = time.monotonic() + 5
+        while "iperf3" in _commands(FAR) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert "iperf3" not in _commands(FAR), "a server outlived its connection"
+
+
+def _commands(name: str) -> list[str]:
+    found = []
+    for pid in _ip("netns", "pids", name).split():
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            found.append(Path(f"/proc/{pid}/comm").read_text().strip())
+    return found
 
 
 def test_devices_that_must_not_be_taken_are_refused_and_left_alone(nic: None) -> None:
