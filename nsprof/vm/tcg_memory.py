@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import bisect
 import mmap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nsprof.errors import VmError
+from nsprof.vm.tcg_objects import known_objects
 from nsprof.vm.tcg_output import Line
 
 __all__ = ["NamedLine", "name_by_symbols", "name_lines", "region_of"]
@@ -63,7 +64,8 @@ _IMAGE, _MODULES = 0xFFFFFFFF80000000, 0xFFFFFFFFC0000000
 
 @dataclass(frozen=True)
 class NamedLine:
-    """`kind` is symbol, percpu, stack, slab, page, user or a region; `name` says which, `member` where in it."""
+    """`name` says which, `member` where in it. `kind` is symbol, percpu, stack, slab, typed (a slab object to which a
+    pointer of known type leads), table (a hash table with pages of its own), page, user or a region."""
 
     line: Line
     kind: str
@@ -73,7 +75,7 @@ class NamedLine:
     @property
     def named(self) -> bool:
         """By symbol, per-CPU variable, stack or slab cache (user memory is its program's, not the kernel's)."""
-        return self.kind in ("symbol", "percpu", "stack", "slab", "typed")
+        return self.kind in ("symbol", "percpu", "stack", "slab", "typed", "table")
 
 
 def region_of(address: int) -> str:
@@ -186,17 +188,6 @@ def _vmcoreinfo(memory: mmap.mmap) -> bytes:
     raise VmError("the guest's memory holds no vmcoreinfo", "the kernel wants CONFIG_CRASH_CORE (CONFIG_VMCORE_INFO)")
 
 
-@dataclass(frozen=True)
-class _Typed:
-    """An object of known C type; arrays hold `count` of it."""
-
-    start: int
-    size: int
-    type: Any
-    label: str
-    count: int = 1
-
-
 class _Namer:
     def __init__(self, program: Any, kallsyms: Path) -> None:
         import drgn
@@ -213,7 +204,7 @@ class _Namer:
         ]
         self.irq_stack = self._irq_stack()
         self.types: dict[str, Any] = {}
-        self.typed = sorted(_known_objects(program, self._type), key=lambda each: each.start)
+        self.typed = known_objects(program, self._type)
         self.typed_starts = [each.start for each in self.typed]
 
     def _irq_stack(self) -> int:
@@ -252,7 +243,7 @@ class _Namer:
             offset = address - self.percpu_base
             if 0 <= offset < self.percpu_end:
                 return "percpu", self.percpu.at(offset), ""
-            return "percpu", "dynamic per-CPU allocation", ""
+            return self._typed(address) or ("percpu", "dynamic per-CPU allocation", "")
         typed = self._typed(address)
         if typed is not None:
             return typed
@@ -279,10 +270,17 @@ class _Namer:
         if found is None:
             return "page", "", ""
         cache = found.slab_cache.name.string_().decode(errors="replace")
-        type_name = _CACHE_TYPES.get(cache)
-        known = self._type(type_name) if type_name else None
+        known = self._cache_type(cache, found.slab_cache)
         member = _member(known, address - found.address) if known is not None else ""
-        return "slab", cache, f"{type_name}.{member}" if member else ""
+        return "slab", cache, f"{known.type_name()}.{member}" if member else ""
+
+    def _cache_type(self, name: str, cache: Any) -> Any:
+        """The type of a slab cache's objects; None when its name does not tell."""
+        if name in _CACHE_TYPES:
+            return self._type(_CACHE_TYPES[name])
+        # KMEM_CACHE(x) calls a cache like its objects' struct, and makes them as large.
+        known = self._type(f"struct {name}") if name.isidentifier() else None
+        return known if known is not None and cache.object_size.value_() == _size(known) else None
 
     def _typed(self, address: int) -> tuple[str, str, str] | None:
         where = bisect.bisect_right(self.typed_starts, address) - 1
@@ -292,8 +290,10 @@ class _Namer:
         offset = address - each.start
         if offset >= each.size * each.count:
             return None
+        if each.type is None:
+            return each.kind, each.label, each.member
         member = _member(each.type, offset % each.size)
-        return "typed", each.label, f"{each.type.type_name()}.{member}" if member else ""
+        return each.kind, each.label, f"{each.type.type_name()}.{member}" if member else ""
 
 
 def _size(type_: Any) -> int:
@@ -321,9 +321,9 @@ def _member(type_: Any, offset: int) -> str:
         if type_.kind not in (TypeKind.STRUCT, TypeKind.UNION, TypeKind.CLASS) or not type_.is_complete():
             return ".".join(path)
         for member in type_.members:
-            size = _size(member.type)
+            bits = member.bit_field_size or 8 * _size(member.type)
             start = member.bit_offset // 8
-            if start <= offset < start + size or (size and start <= offset and member.bit_field_size):
+            if bits and start <= offset <= (member.bit_offset + bits - 1) // 8:
                 if member.name:
                     path.append(member.name)
                 offset -= start
@@ -331,61 +331,3 @@ def _member(type_: Any, offset: int) -> str:
                 break
         else:
             return ".".join(path)
-
-
-def _known_objects(program: Any, type_of: Callable[[str], Any]) -> Iterator[_Typed]:
-    """Objects in kmalloc memory whose type follows from a pointer: devices, their addresses, queues, sockets."""
-    from drgn import FaultError, cast
-    from drgn.helpers.linux import net
-
-    yield from _neighbours(program, type_of)
-    device_type = type_of("struct net_device")
-    private = {"veth": "struct veth_priv", "bridge": "struct net_bridge", "vrf": "struct net_vrf"}
-    for space in net.for_each_net(program):
-        for device in net.for_each_netdev(space):
-            name = device.name.string_().decode(errors="replace")
-            start = device.value_()
-            yield _Typed(start, device_type.size, device_type, "net_device")
-            try:
-                kind = device.rtnl_link_ops.kind.string_().decode() if device.rtnl_link_ops else ""
-                inner = type_of(private[kind]) if kind in private else None
-                if inner is not None:
-                    yield _Typed(net.netdev_priv(device).value_(), inner.size, inner, f"private of {kind}")
-                yield from _pointed(device, name, type_of)
-                port = type_of("struct net_bridge_port")
-                if port is not None and device.rx_handler_data and kind == "veth":
-                    pointed = cast("struct net_bridge_port *", device.rx_handler_data)
-                    if pointed.dev.value_() == start:
-                        yield _Typed(pointed.value_(), port.size, port, "net_bridge_port")
-            except (FaultError, LookupError):
-                continue
-
-
-def _neighbours(program: Any, type_of: Callable[[str], Any]) -> Iterator[_Typed]:
-    from drgn import FaultError
-    from drgn.helpers.linux import net
-
-    known = type_of("struct neighbour")
-    for name in ("arp_tbl", "nd_tbl"):
-        try:
-            table = program[name].address_of_()
-            for each in net.neigh_table_for_each_neighbor(table):
-                yield _Typed(each.value_(), known.size, known, "neighbour")
-        except (FaultError, LookupError, AttributeError):  # drgn's helper knows other layouts of the table
-            continue
-
-
-def _pointed(device: Any, name: str, type_of: Callable[[str], Any]) -> Iterator[_Typed]:
-    for member, label in (("ip_ptr", "in_device"), ("ip6_ptr", "inet6_dev"), ("qdisc", "Qdisc")):
-        pointer = getattr(device, member, None)
-        known = type_of(f"struct {label}")
-        if known is not None and pointer:
-            yield _Typed(pointer.value_(), known.size, known, label)
-    for member, count, label in (
-        ("_tx", "num_tx_queues", "netdev_queue"),
-        ("_rx", "num_rx_queues", "netdev_rx_queue"),
-    ):
-        known = type_of(f"struct {label}")
-        pointer = getattr(device, member)
-        if known is not None and pointer:
-            yield _Typed(pointer.value_(), known.size, known, label, int(getattr(device, count).value_()))
