@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,11 +88,11 @@ def command(*, form: str | None, output: str | None, limit: int, **given: Any) -
     with tempfile.TemporaryDirectory(prefix="nsprof-memory-") as place:
         if given["debug_info"]:
             options = dataclasses.replace(options, snapshot_dir=Path(place))
-        measured = simulate.measure_all(options, _progress)
-        prints = _footprints(options, measured, given) if options.footprint else []
+        prints = _Footprints(options, given)
+        measured = simulate.measure_all(options, _progress, prints.take)
     if output:
         profile = simulate.profile_of(options, measured)
-        _save(_with_lines(profile, measured, prints), output)
+        _save(_with_lines(profile, measured, prints.found), output)
     if form == "json":
         write_json("simulate", simulate_report.document(options, measured))
     elif form == "csv":
@@ -103,8 +104,8 @@ def command(*, form: str | None, output: str | None, limit: int, **given: Any) -
         )
     else:
         parts = simulate_report.report_parts(options, measured, limit=limit, estimate=estimate)
-        if prints:
-            parts += simulate_lines.footprint_parts(prints, limit)
+        if prints.found:
+            parts += simulate_lines.footprint_parts(prints.found, limit)
         if given["annotate"]:
             from nsprof.simulate.annotate import annotate, annotate_parts
 
@@ -114,18 +115,38 @@ def command(*, form: str | None, output: str | None, limit: int, **given: Any) -
         write_parts(parts, form)
 
 
-def _footprints(options: SimulateOptions, measured: Sequence[Measurement], given: dict[str, Any]) -> list[Footprint]:
-    """The first boot's footprint of each kernel and scenario; --debug-info names it member by member."""
-    from nsprof.simulate import lines as simulate_lines
-    from nsprof.vm import kernels
+class _Footprints:
+    """The first boot's footprint of each kernel and scenario, named as soon as that boot is over.
 
-    images: dict[str, Path] = {}
-    first: dict[tuple[str, str], Measurement] = {}
-    for m in measured:
-        first.setdefault((m.kernel.spec, m.scenario), m)
-        if given["debug_info"] and m.kernel.spec not in images:
-            images[m.kernel.spec] = given["vmlinux"] or kernels.debug_package(m.kernel)
-    return [simulate_lines.footprint(m, images.get(m.kernel.spec)) for m in first.values()]
+    With --debug-info member by member; the debug information is fetched before anything is booted.
+    """
+
+    def __init__(self, options: SimulateOptions, given: dict[str, Any]) -> None:
+        from nsprof.vm import kernels
+
+        self.wanted, self.seed = options.footprint, options.seeds[0]
+        self.images: dict[str, Path] = {}
+        self.by_place: dict[tuple[int, int], Footprint] = {}
+        self.order = {name: number for number, name in enumerate(options.scenarios)}
+        self.kernels = {spec: number for number, spec in enumerate(options.kernels)}
+        self.lock = threading.Lock()  # drgn's debug information is large: one kernel in memory at a time
+        for spec in options.kernels if given["debug_info"] else ():
+            kernel = kernels.resolve(spec, modules=options.modules)
+            self.images[spec] = given["vmlinux"] or kernels.debug_package(kernel)
+
+    def take(self, m: Measurement) -> None:
+        """Name the lines of a boot, unless it is another seed's."""
+        from nsprof.simulate import lines as simulate_lines
+
+        if self.wanted and m.seed == self.seed:
+            with self.lock:
+                found = simulate_lines.footprint(m, self.images.get(m.kernel.spec))
+            self.by_place[self.kernels[m.kernel.spec], self.order[m.scenario]] = found
+
+    @property
+    def found(self) -> list[Footprint]:
+        """In the order of kernels and scenarios."""
+        return [self.by_place[place] for place in sorted(self.by_place)]
 
 
 def _with_lines(profile: Profile, measured: Sequence[Measurement], prints: Sequence[Footprint]) -> Profile:

@@ -183,16 +183,23 @@ class Measurement:
         return dict(sorted(((n, c) for n, c in more.items() if c > 0), key=lambda item: -item[1]))
 
 
-def measure_all(options: SimulateOptions, progress: Callable[[str], None] | None = None) -> list[Measurement]:
+def measure_all(
+    options: SimulateOptions,
+    progress: Callable[[str], None] | None = None,
+    finished: Callable[[Measurement], None] | None = None,
+) -> list[Measurement]:
     """Every kernel, scenario and seed, in that order; as many boots at once as there are CPUs.
 
-    Raises UsageError or VmError; no QEMU is left running then. `progress` hears of each finished boot.
+    Raises UsageError or VmError; no QEMU is left running then. `progress` hears of each finished boot; `finished`
+    gets its measurement, in the boot's thread, so that what it does with it goes on beside other boots.
     """
-    return measure_each([options], progress)[0]
+    return measure_each([options], progress, finished)[0]
 
 
 def measure_each(
-    points: Sequence[SimulateOptions], progress: Callable[[str], None] | None = None
+    points: Sequence[SimulateOptions],
+    progress: Callable[[str], None] | None = None,
+    finished: Callable[[Measurement], None] | None = None,
 ) -> list[list[Measurement]]:
     """`measure_all` for several options, all boots in one queue."""
     work: list[tuple[int, SimulateOptions, kernels.Kernel, Plan, int]] = []
@@ -220,13 +227,16 @@ def measure_each(
         measured = measure(options, kernel, plan, seed)
         if progress is not None:
             progress(f"{kernel.release} {plan.name} seed {seed}: {measured.instructions:,.0f} instructions")
+        if finished is not None:
+            finished(measured)
         return measured
 
     jobs = points[0].jobs or len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(max_workers=max(1, min(jobs, len(work)))) as pool:
-        futures = [pool.submit(one, item) for item in work]
+        # First seeds first: what is done with them goes on beside the other seeds' boots.
+        futures = {at: pool.submit(one, work[at]) for at in sorted(range(len(work)), key=lambda at: work[at][4])}
         try:
-            done = [future.result() for future in futures]
+            done = [futures[at].result() for at in range(len(work))]
         except BaseException:
             tcg_machine.stop_all()
             pool.shutdown(wait=True, cancel_futures=True)

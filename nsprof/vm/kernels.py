@@ -15,7 +15,7 @@ import shutil
 import struct
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nsprof.errors import UsageError, VmError
@@ -94,8 +94,10 @@ def debug_package(kernel: Kernel) -> Path:
     if kernel.package is None:
         raise VmError(f"kernel {kernel.spec}: debug information can be fetched for Debian's kernels only")
     name = f"linux-image-{kernel.release}-dbg"
-    # Only the archive knows in which suite it is; the version must be the kernel's own.
-    package = debian.Package(name, kernel.package.version, debian.find(name).suites)
+    package = debian.Package(name, kernel.package.version, kernel.package.suites)
+    if not (cache_dir() / "debug" / package.key).is_dir():
+        # Only the archive knows in which suite it is; the version must be the kernel's own.
+        package = replace(package, suites=debian.find(name).suites)
     wanted = re.compile(rf"/vmlinux(?:-{re.escape(kernel.release)})?\Z|/kernel/(?:net/.*|drivers/net/[^/]*)\.ko\Z")
     tree = debian.debug_files(package, wanted)
     found = sorted(tree.rglob("vmlinux*"))
