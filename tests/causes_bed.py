@@ -142,7 +142,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _describe(stand: _Stand) -> dict[str, Any]:
     places: tuple[Place, ...] = (stand.topo.host, stand.topo.server, stand.topo.client)
     ends = {place.name: place.netns_path for place in places}
-    return {**stand.described, "namespaces": host.snapshot(ends, tools=False)["namespaces"]}
+    found = host.snapshot(ends, tools=False)
+    return {**stand.described, "namespaces": found["namespaces"], "host": {"sysctl": found["sysctl"]}}
 
 
 def measure(observer: Observer, fault: Fault, *, runs: int = 3) -> Profile:

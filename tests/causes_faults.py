@@ -131,12 +131,11 @@ def policy_rules(where: str, number: int) -> Apply:
     return apply
 
 
-def receive_cpu(cpu: int) -> Apply:
-    """RPS of the device under test sends its packets to one CPU."""
+def receive_cpus(where: str, *cpus: int) -> Apply:
+    """RPS of a device sends its packets to these CPUs: of the container's eth0, or of the server's."""
 
     def apply(topo: Topology, stack: ExitStack) -> None:
-        place, wire = topo.reference
-        set_receive_cpus([(place.netns_path, wire, (cpu,))])
+        set_receive_cpus([(_path(topo, where), "eth0", cpus)])
 
     return apply
 
@@ -268,8 +267,10 @@ FAULTS: tuple[Fault, ...] = (
         "tiny-receive-buffer",
         ("socket-buffer",),
         _V4,
-        ("iperf3", "-u", "-b", "300M", "-l", "1400", "-t", "1", "-w", "4K"),
-        clean_command=("iperf3", "-u", "-b", "300M", "-l", "1400", "-t", "1"),
+        udp_stream(1400, "-S", "2048"),  # the receiver's only: a sender with as small a buffer would overrun nobody
+        clean_command=udp_stream(1400),
+        prepare=argvs("client", "tc qdisc add dev {dev} root tbf rate 200mbit burst 64k limit 4m"),
+        side="all",
     ),
     Fault(
         "tiny-window", ("window-limited",), _V4, tcp_stream("-s", "2048", "-S", "2048"), clean_command=tcp_stream()
@@ -304,7 +305,8 @@ FAULTS: tuple[Fault, ...] = (
         ),
     ),
     Fault("qdisc-pfifo", ("qdisc",), _V4, UDP_RR, argvs("client", "tc qdisc add dev {dev} root pfifo")),
-    Fault("receive-on-other-cpu", ("cross-cpu",), _V4, UDP_RR, receive_cpu(1), side="all"),
+    # What the host forwards on CPU 0 goes to CPU 1 and wakes its reader on CPU 0 again.
+    Fault("receive-on-other-cpu", ("cross-cpu",), _ROUTE, UDP_RR, receive_cpus("client", 1), side="all"),
     Fault("tc-u32-100", ("tc-filters",), _V4, UDP_RR, u32_filters("client", 100)),
     Fault("policy-rules-300", ("policy-rules",), _ROUTE, UDP_RR, policy_rules("host", 300)),
     Fault(

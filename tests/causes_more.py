@@ -10,7 +10,19 @@ from pathlib import Path
 from nsprof.model.scenario import Place, TopologySpec
 from nsprof.topology.construction import Topology
 from tests.causes_bed import Apply, Beside, During, Fault
-from tests.causes_faults import TCP_RR, TCP_STREAM, UDP_RR, argvs, both, linear, nft, run_in, sysctl, udp_stream
+from tests.causes_faults import (
+    TCP_RR,
+    TCP_STREAM,
+    UDP_RR,
+    argvs,
+    both,
+    linear,
+    nft,
+    receive_cpus,
+    run_in,
+    sysctl,
+    udp_stream,
+)  # fmt: skip
 
 __all__ = ["GUEST", "MORE"]
 
@@ -70,6 +82,25 @@ def host_mtu(size: int) -> Apply:
         run_in(topo.host.netns_path, ["ip", "link", "set", topo.reference[1], "mtu", str(size)])
 
     return apply
+
+
+#: Stops every process of a name in its own network namespace for 40 of 50 ms, and lets it go on at its end.
+_SLEEPER = (
+    sys.executable, "-c",
+    "import os, signal, sys, time\n"
+    "own = os.stat('/proc/self/ns/net').st_ino\n"
+    "def each(sign):\n"
+    " for p in filter(str.isdecimal, os.listdir('/proc')):\n"
+    "  try:\n"
+    "   named = open(f'/proc/{p}/comm').read().strip() == sys.argv[1]\n"
+    "   if named and os.stat(f'/proc/{p}/ns/net').st_ino == own: os.kill(int(p), sign)\n"
+    "  except (FileNotFoundError, ProcessLookupError): continue\n"
+    "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+    "try:\n"
+    " while True:\n"
+    "  each(signal.SIGSTOP); time.sleep(.04); each(signal.SIGCONT); time.sleep(.01)\n"
+    "finally: each(signal.SIGCONT)\n",
+)  # fmt: skip
 
 
 MORE: tuple[Fault, ...] = (
@@ -159,6 +190,24 @@ MORE: tuple[Fault, ...] = (
         _V4,
         UDP_RR,
         beside=together(*(beside("", *_HOG, cpus=(1,)) for _ in range(3))),
+    ),
+    Fault("server-sleeps", ("waiting",), _V4, UDP_RR, beside=beside("server", *_SLEEPER, "netserver")),
+    Fault(
+        "receive-on-one-cpu",
+        ("softirq-bottleneck",),
+        TopologySpec("host", offloads={"tso": False, "gso": False, "gro": False}),
+        ("iperf3", "-t", "1", "-P", "8"),
+        receive_cpus("server", 1),
+        clean_apply=receive_cpus("server", 0, 1),
+        prepare=nft("server", _IN, linear(1000)),
+        side="all",
+    ),
+    Fault(
+        "policed-100mbit",
+        ("retransmits",),
+        _V4,
+        TCP_STREAM,
+        nft("server", _IN, ["limit rate over 12 mbytes/second burst 64 kbytes drop"]),
     ),
 )
 

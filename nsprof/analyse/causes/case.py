@@ -165,8 +165,10 @@ def side_of(view: View, per: str) -> Side:
     plain = view.title.partition(":")[2] or view.title
     described = (topology.get(view.title) or topology.get(plain)) if isinstance(topology, Mapping) else None
     described = described if isinstance(described, Mapping) else {}
-    host = profile.meta.get("host")
+    # A setting of the whole machine that was another while this scenario ran is told with the scenario.
+    host, changed = profile.meta.get("host"), described.get("host")
     host = host if isinstance(host, Mapping) else {}
+    host = {**host, **changed} if isinstance(changed, Mapping) else host
     facts = described.get("namespaces") or host.get("namespaces") or {}
     facts = facts if isinstance(facts, Mapping) else {}
     return Side(

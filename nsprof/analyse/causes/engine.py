@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,15 +16,16 @@ from numpy.typing import NDArray
 from nsprof.analyse import categories
 from nsprof.analyse.causes import forbids, verify, weigh
 from nsprof.analyse.causes.case import Case, case_of
+from nsprof.analyse.causes.evidence import Ownership
 from nsprof.analyse.causes.others import tasks_known, theirs
-from nsprof.analyse.causes.owners import Claims, claims_of, matching
+from nsprof.analyse.causes.owners import Claims, claims_of
 from nsprof.analyse.causes.registry import rules as all_rules
 from nsprof.analyse.causes.rule import Rule, Seen, Spread
 from nsprof.analyse.comparing import Sides, two_sides
 from nsprof.analyse.selection import Filter
-from nsprof.analyse.stacks import function_table, leaf_functions, row_categories, totals_by_run
+from nsprof.analyse.stacks import function_table, leaf_functions, row_categories
 from nsprof.model.profile import Profile
-from nsprof.model.results import DeltaRow, Evidence, Explanation, Finding, Interval
+from nsprof.model.results import DeltaRow, Evidence, Explanation, Finding, Interval, Measure
 from nsprof.units import format_quantity
 
 __all__ = ["explain"]
@@ -34,6 +34,8 @@ __all__ = ["explain"]
 _SLACK = 1.5
 #: How often the path runs varies by a tenth by itself (coalescing).
 _OFTEN = 1.25
+#: So many functions are named in a line of evidence.
+_NAMED = 4
 #: Other load is named from this share of the cost on.
 _OTHERS = 0.01
 
@@ -118,9 +120,7 @@ class _Engine:
         self.notes: list[str] = []
         self.limits = forbids.limits_of(self.case, self.samples)
         self.heirs: dict[int, int] = {}
-        self.inclusive = [
-            totals_by_run(v, t, sides.functions) for v, t in zip(sides.views, sides.tables, strict=True)
-        ]
+        self.taken: list[NDArray[np.bool_]] = []
 
     # -- evidence
 
@@ -129,6 +129,10 @@ class _Engine:
         accepted = self._settle(self._absorb(judged))
         shares = self._attribute(accepted)
         self._note_others()
+        self.owned = Ownership(
+            self.claims, self._owners(accepted), self.heirs, self.costs[1].mean(axis=1) - self.costs[0].mean(axis=1),
+            self.sides.functions.name, self.rules,
+        )  # fmt: skip
         findings = [self._finding(j, shares.get(j.number)) for j in accepted]
         dearer = sum(f.delta for f in findings if f.certainty == "found" and not f.not_cpu and not _hidden(f))
         findings.sort(key=lambda f: (f.certainty != "found", _hidden(f), -self._rank(f, dearer)))
@@ -250,13 +254,14 @@ class _Engine:
 
     def _repeated(self, judged: list[_Judged]) -> None:
         """Where a cause makes the path run `ratio` times as often, whatever else is on the path costs as much more:
-        that alone does not make it a cause of its own."""
+        that alone does not make it a cause of its own, nor do counters that moved in the same proportion."""
         widest = self._widest([j for j in judged if len(j.kinds) >= 2])
         if widest is None or widest.rule.spread is None:
             return
         ratio = widest.rule.spread.ratio(self.case)
         for j in judged:
-            if j is not widest and not j.seen and 0 < j.weight.new <= ratio * _SLACK * j.weight.base:
+            repeated = all(s.ratio <= ratio * _SLACK for s in j.seen)
+            if j is not widest and repeated and 0 < j.weight.new <= ratio * _SLACK * j.weight.base:
                 self.heirs.setdefault(j.number, widest.number)
 
     def _delta(self, cost: tuple[_Array, _Array] | None) -> float:
@@ -283,6 +288,7 @@ class _Engine:
         rest = shares.setdefault(-1, (np.zeros_like(self.totals[0]), np.zeros_like(self.totals[1])))
         # Samples without a candidate are in group 0 and so in the rest already.
         widest = self._widest(accepted)
+        self.taken = []
         if widest is not None:
             shares = self._spread(widest, widest.rule.spread, owner, shares, rest)
         return shares
@@ -297,12 +303,13 @@ class _Engine:
     ) -> dict[int, tuple[_Array, _Array]]:
         """The unowned part of the path that a cause makes run more often goes to it."""
         wanted = np.isin(categories.ALL, spread.categories if spread is not None else ())
-        taken = []
+        taken, rows = [], []
         for v, t, k in zip(self.sides.views, self.sides.tables, self.claims.key, strict=True):
-            mine = wanted[row_categories(v, t)] & (owner[k] == -1)
-            taken.append(v.by_run(np.where(mine, 0, -1), 1)[0])
+            rows.append(wanted[row_categories(v, t)] & (owner[k] == -1))
+            taken.append(v.by_run(np.where(rows[-1], 0, -1), 1)[0])
         if taken[1].mean() <= taken[0].mean():
             return shares  # the rest of the path became no dearer: there is nothing to give away
+        self.taken = rows
         own = shares.get(widest.number, (np.zeros_like(rest[0]), np.zeros_like(rest[1])))
         return {
             **shares,
@@ -318,7 +325,7 @@ class _Engine:
         kind = "simulation" if self.exact else "functions"
         evidence = [Evidence(s.kind, s.text) for s in j.seen]
         if j.shown:
-            evidence.insert(0, Evidence(kind, self._cost_text(j)))
+            evidence.insert(0, Evidence(kind, self._cost_text(j, self._delta(cost))))
         evidence += [Evidence(s.kind, s.text, agrees=False) for s in j.against]
         certainty = "found" if len(j.kinds) >= 2 and not j.against else "possible"
         return Finding(
@@ -334,7 +341,7 @@ class _Engine:
             share_interval=around,
             strength=j.strength,
             evidence=tuple(evidence),
-            functions=self._functions(j.number, cost is not None),
+            functions=() if cost is None else self._leaves(self.owned.groups(j.number), 8, 0.0),
             suggestions=tuple(verify.suggestion(t, j.place, self.case, self.verify) for t in rule.tries),
             source=rule.source,
             threshold=rule.threshold,
@@ -353,34 +360,43 @@ class _Engine:
             return around
         return Interval(shown.low * delta / whole, shown.high * delta / whole, shown.level)
 
-    def _cost_text(self, j: _Judged) -> str:
-        top = ", ".join(self._frames(j.number)[:4]) or "its functions"
-        w, measure = j.weight, self.sides.measure
-        if j.weight.only_new:
-            seen = f"{_amount(w.new, measure)} {measure.label}" if self.exact else f"{w.samples_new:,.0f} samples"
-            return f"{top} run only in {self.sides.titles[1]} ({seen} against none)"
-        return f"{top}: {_amount(w.base, measure)} -> {_amount(w.new, measure)} {measure.label}"
+    def _cost_text(self, j: _Judged, given: float) -> str:
+        """The functions that carry the cost, each with its own part; then what all they call costs, and whose it is
+        where that is not what the cause was given."""
+        rows, measure, w = self.owned.named(j.number), self.sides.measure, j.weight
+        more = rows[_NAMED:]
+        parts = [f"{name} {_amount(delta, measure, '+')}" for name, delta in rows[:_NAMED]]
+        parts += [f"{_amount(sum(d for _, d in more), measure, '+')} in {len(more)} more"] if more else []
+        top = ", ".join(parts) or "its functions"
+        if w.only_new:
+            seen = "" if self.exact else f"{w.samples_new:,.0f} samples against none; "
+            text = f"{top} {measure.label} with what they call; they run only in {self.sides.titles[1]}"
+            text += f" ({seen}{_amount(w.new, measure)} in all)"
+        else:
+            text = (
+                f"{top} with what they call: {_amount(w.base, measure)} -> {_amount(w.new, measure)} {measure.label}"
+            )
+        rest = [f"{_amount(d, measure, '+')} as '{t}'" for t, d in self.owned.elsewhere(j.number).items()]
+        text += f"; of this counts {', '.join(rest)}" if rest else ""
+        inherited = self.owned.inherited(j.number)
+        text += "".join(f"; {_amount(d, measure, '+')} '{t}', its consequence" for t, d in inherited.items())
+        repeated = given - sum(self.owned.by_function(j.number).values()) - sum(inherited.values())
+        if j.rule.spread is not None and repeated > 0:
+            text += f"; {_amount(repeated, measure, '+')} more: {j.rule.spread.about}"
+        return text
 
-    def _frames(self, number: int) -> list[str]:
-        """The rule's own functions by how much more they cost with all they call."""
-        mine = sorted({i for o in self.rules[number].owns for i in matching(self.sides.functions, o.names)})
-        delta = self.inclusive[1].mean(axis=1) - self.inclusive[0].mean(axis=1)
-        mine.sort(key=lambda i: -delta[i])
-        return [self.sides.functions.name[i] for i in mine if delta[i] > 0]
-
-    def _functions(self, number: int, owned: bool) -> tuple[tuple[str, float], ...]:
-        """Leaf functions of the samples that a rule may own, by how much more they cost."""
-        if not owned and number >= 0:
-            return ()
-        there = np.array([number in g if number >= 0 else not g for g in self.claims.groups])
+    def _leaves(self, there: NDArray[np.bool_], number: int, least: float) -> tuple[tuple[str, float], ...]:
+        """Leaf functions of the samples in these groups, by how much more they cost themselves."""
         f = self.sides.functions
         total = np.zeros(len(f))
-        for sign, v, t, k in zip((-1, 1), self.sides.views, self.sides.tables, self.claims.key, strict=True):
+        taken = self.taken or [np.zeros(len(k), bool) for k in self.claims.key]
+        sides = zip((-1, 1), self.sides.views, self.sides.tables, self.claims.key, taken, strict=True)
+        for sign, v, t, k, gone in sides:
             leaf = leaf_functions(v, t, f)
-            keep = there[k] & (leaf >= 0) & ~v.skid
+            keep = there[k] & (leaf >= 0) & ~v.skid & ~gone
             total += sign * np.bincount(leaf[keep], weights=v.cost[keep], minlength=len(f)) / len(v.runs)
-        order = np.argsort(-total)[:8]
-        return tuple((f.name[i], float(total[i])) for i in order if total[i] > 0)
+        order = np.argsort(-total)[:number]
+        return tuple((f.name[i], float(total[i])) for i in order if total[i] > least)
 
     def _rank(self, f: Finding, dearer: float) -> float:
         """Size of a finding. What is lost is a share of what there is now, as costs are; but on a full CPU throughput
@@ -410,7 +426,7 @@ class _Engine:
             not_explained=self._delta(rest),
             not_explained_interval=weigh.difference(*rest),
             not_explained_share=share,
-            unexplained_functions=self._unexplained(shares),
+            unexplained_functions=self._leaves(self.owned.groups(-1), 6, weigh.MIN_EFFECT * self.case.base_total),
             runs_base=runs[0],
             runs_new=runs[1],
             forbids=self.limits.lines,
@@ -423,19 +439,6 @@ class _Engine:
             + tuple(dict.fromkeys(self.notes)),
             tested=self.tested,
         )
-
-    def _unexplained(self, shares: dict[int, tuple[_Array, _Array]]) -> tuple[tuple[str, float], ...]:
-        owned = {r for r in shares if r >= 0}
-        there = np.array([not ({self.heirs.get(r, r) for r in g} & owned) for g in self.claims.groups])
-        f = self.sides.functions
-        total = np.zeros(len(f))
-        for sign, v, t, k in zip((-1, 1), self.sides.views, self.sides.tables, self.claims.key, strict=True):
-            leaf = leaf_functions(v, t, f)
-            keep = there[k] & (leaf >= 0) & ~v.skid
-            total += sign * np.bincount(leaf[keep], weights=v.cost[keep], minlength=len(f)) / len(v.runs)
-        order = np.argsort(-total)[:6]
-        least = weigh.MIN_EFFECT * self.case.base_total
-        return tuple((f.name[i], float(total[i])) for i in order if total[i] > least)
 
 
 def _hidden(finding: Finding) -> bool:
@@ -450,5 +453,7 @@ def _established(rule: Rule, own: Sequence[Seen]) -> bool:
     return bool(rule.owns) and bool(kinds & {"counters", "ledger"}) and len(kinds) > 1
 
 
-def _amount(value: float, measure: Any) -> str:
-    return format_quantity(value) if measure.unit != "ns" else f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+def _amount(value: float, measure: Measure, sign: str = "") -> str:
+    if measure.unit != "ns":
+        return sign + format_quantity(value)
+    return f"{value:{sign},.0f}" if abs(value) >= 10 else f"{value:{sign}.2g}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from itertools import pairwise
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ __all__ = [
     "device_kinds",
     "gained",
     "ledger_rises",
+    "lowered",
     "machine_differs",
     "more",
     "moves",
@@ -104,7 +106,8 @@ def rises(*names: str, least: float, ratio: float = 1.2, scope: str = "", what: 
             return None
         label = what or " + ".join(names)
         text = f"{label}: {size(base)} -> {size(new)} a {case.per}"
-        return Seen("counters", text, moved.place, 0.0, scope not in _SHARED)
+        times = new / base if base > 0 else inf
+        return Seen("counters", text, moved.place, 0.0, scope not in _SHARED, times)
 
     about = f"{' + '.join(names)} rises by {least:g} a unit or more and {ratio:g}-fold: {why}"
     return Check("counters", about, look, needs="nsprof record (counters of both sides)")
@@ -361,6 +364,17 @@ def machine_differs(test: Callable[[Side], str], noun: str) -> Check:
         return Seen("host", f"{noun}: {two} (base: {one})") if one and two and one != two else None
 
     return Check("host", f"{noun} differs between the sides", look)
+
+
+def lowered(*names: str, noun: str) -> Check:
+    """Settings of the whole machine (dotted sysctl names) that are lower than at base."""
+
+    def look(case: Case) -> Seen | None:
+        base, new = (side.host.get("sysctl") or {} for side in (case.base, case.new))
+        less = [n for n in names if n in base and n in new and int(new[n]) < int(base[n])]
+        return Seen("host", ", ".join(f"{n} is {new[n]} (base: {base[n]})" for n in less)) if less else None
+
+    return Check("host", noun, look)
 
 
 def busy_share(side: Side) -> float:

@@ -19,10 +19,12 @@ __all__ = ["Claims", "claims_of", "matching"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Claims:
-    """`groups` are the different sequences of causes (indices, leafmost first) that may own a sample; `key` gives for
-    each side the group of every sample row; `marked` per side and row the set of signatures on its stack."""
+    """`groups` are the different sequences of causes (indices, leafmost first) that may own a sample, `frames` the
+    functions by which they may; `key` gives for each side the group of every sample row; `marked` per side and row
+    the set of signatures on its stack."""
 
     groups: tuple[tuple[int, ...], ...]
+    frames: tuple[tuple[int, ...], ...]
     key: tuple[NDArray[np.int64], NDArray[np.int64]]
     marks: tuple[frozenset[int], ...]
     marked: tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -79,7 +81,7 @@ def claims_of(
     for number, rule in enumerate(rules):
         for function in matching(sides.functions, rule.signature):
             signatures.setdefault(function, []).append(number)
-    groups: dict[tuple[int, ...], int] = {(): 0}
+    groups: dict[tuple[tuple[int, int], ...], int] = {(): 0}
     marks: dict[frozenset[int], int] = {frozenset(): 0}
     keys, marked = [], []
     for side, (chosen, table, frame_function) in enumerate(zip(sides.views, sides.tables, maps, strict=True)):
@@ -91,14 +93,16 @@ def claims_of(
             path = _path(chosen.profile, table, frame_function, code // 4)
             group = _candidates(path, patterns, first=code // 2 % 2)
             if code % 2:
-                group = tuple(r for r in group if not rules[r].control)
+                group = tuple((r, f) for r, f in group if not rules[r].control)
             group_of[i] = groups.setdefault(group, len(groups))
             mark = frozenset(r for f in path for r in signatures.get(f, ()))
             mark_of[i] = marks.setdefault(mark, len(marks))
         kept = np.ones(len(stack), bool) if leave is None else ~leave[side]
         keys.append(np.where(kept, group_of[inverse], 0))
         marked.append(np.where(kept, mark_of[inverse], 0))
-    return Claims(tuple(groups), (keys[0], keys[1]), tuple(marks), (marked[0], marked[1]))
+    who = tuple(tuple(r for r, _ in g) for g in groups)
+    by = tuple(tuple(f for _, f in g) for g in groups)
+    return Claims(who, by, (keys[0], keys[1]), tuple(marks), (marked[0], marked[1]))
 
 
 def _path(profile: Profile, table: StackTable, frame_function: NDArray[np.int64], stack: int) -> list[int]:
@@ -107,9 +111,10 @@ def _path(profile: Profile, table: StackTable, frame_function: NDArray[np.int64]
     return made
 
 
-def _candidates(path: list[int], patterns: dict[int, list[_Pattern]], *, first: int) -> tuple[int, ...]:
-    """Causes that may own the path, leafmost first. A late sample's leaf is where it landed: it owns nothing."""
-    found: dict[int, None] = {}
+def _candidates(path: list[int], patterns: dict[int, list[_Pattern]], *, first: int) -> tuple[tuple[int, int], ...]:
+    """(cause, function) of those that may own the path, leafmost first. A late sample's leaf is where it landed: it
+    owns nothing."""
+    found: dict[int, int] = {}
     for position in range(first, len(path)):
         for pattern in patterns.get(path[position], ()):
             if pattern.rule in found or (pattern.leaf and position != first):
@@ -119,5 +124,5 @@ def _candidates(path: list[int], patterns: dict[int, list[_Pattern]], *, first: 
                 continue
             if pattern.not_under and not pattern.not_under.isdisjoint(above):
                 continue
-            found[pattern.rule] = None
-    return tuple(found)
+            found[pattern.rule] = path[position]
+    return tuple(found.items())

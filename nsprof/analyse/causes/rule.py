@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ class Seen:
     """One piece of evidence: its kind, what was seen in words, and where (namespace, device) if that is known.
 
     `strength` is a size that ranks causes which no CPU time tells of: the share of throughput or of packets. `own` is
-    False where the whole machine was counted: that may be somebody else's.
+    False where the whole machine was counted: that may be somebody else's. `ratio` is how many times as often a
+    counter moves a unit of work: a cause that repeats the path brings that about by itself.
     """
 
     kind: str
@@ -49,6 +51,7 @@ class Seen:
     place: str = ""
     strength: float = 0.0
     own: bool = True
+    ratio: float = inf
 
 
 @dataclass(frozen=True, slots=True)

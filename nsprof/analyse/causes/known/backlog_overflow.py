@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsprof.analyse.causes.look import share_of, slower
+from nsprof.analyse.causes.look import lowered, share_of, slower
 from nsprof.analyse.causes.rule import Rule, Try
 
 RULE = Rule(
@@ -18,6 +18,7 @@ RULE = Rule(
             scope="softnet",
             why="loss below a thousandth does not limit a short path (Mathis)",
         ),
+        lowered("net.core.netdev_max_backlog", noun="a shorter backlog than at base"),
         slower(),
     ),
     not_cpu=True,

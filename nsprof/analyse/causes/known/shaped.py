@@ -16,10 +16,16 @@ _EMULATES = device_fact(
 )
 
 
+_SLOWER = slower()
+
+
 def _held(case: Case) -> Seen | None:
     moved = case.moved("qdisc.overlimits", scope="device")
     if moved.delta <= 0 or not moves(moved.base, moved.new):
         return _EMULATES.look(case)
+    # Where both sides are shaped, how often packets wait says nothing unless less gets through.
+    if moved.base.mean() > 0 and not _SLOWER.look(case):
+        return None
     return Seen("counters", f"a qdisc held packets back {moved.new.mean():.3g} times a {case.per}", moved.place)
 
 
@@ -39,7 +45,7 @@ RULE = Rule(
             "overlimits of a qdisc go up in every run: it delayed packets; or it is netem, which does nothing else",
             must=True,
         ),
-        slower(),
+        _SLOWER,
     ),
     # A shaper that holds back drops when its queue is full; what follows from the drops follows from the shaper.
     subsumes=("device-drops", "retransmits", "window-limited"),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from nsprof.analyse.causes.case import Case
-from nsprof.analyse.causes.look import more, moves
-from nsprof.analyse.causes.rule import Rule, Seen, Try
+from nsprof.analyse.causes.case import Case, Side
+from nsprof.analyse.causes.look import STREAM, more, moves
+from nsprof.analyse.causes.rule import Rule, Seen, Spread, Try
 
 _LEAST = 0.01
 #: Where base loses a tenth already, more is sent than the reader can read, whatever its buffer.
@@ -38,12 +38,21 @@ def _look(case: Case) -> Seen | None:
     )
 
 
+def _read(side: Side) -> float:
+    """Of the datagrams that are sent, the part that is read."""
+    sent = side.total("Udp.OutDatagrams", "Udp6.OutDatagrams", scope="netns").sum()
+    got = side.total("Udp.InDatagrams", "Udp6.InDatagrams", scope="netns").sum()
+    return float(got / sent) if sent else 1.0
+
+
+def _sent_per_read(case: Case) -> float:
+    """How many times as many datagrams are sent for one that is read, where it is those that are counted."""
+    base, new = _read(case.base), _read(case.new)
+    return base / new if case.per == "datagram" and base > 0 and new > 0 else 1.0
+
+
 def _lost(case: Case) -> Seen | None:
-    shares = []
-    for side in (case.base, case.new):
-        sent = side.total("Udp.OutDatagrams", "Udp6.OutDatagrams", scope="netns").sum()
-        got = side.total("Udp.InDatagrams", "Udp6.InDatagrams", scope="netns").sum()
-        shares.append(float(got / sent) if sent else 1.0)
+    shares = [_read(side) for side in (case.base, case.new)]
     if shares[1] > shares[0] - 0.1:
         return None
     return Seen(
@@ -66,6 +75,11 @@ RULE = Rule(
         more(_lost, "workload", "a tenth less of what is sent is read"),
     ),
     not_cpu=True,
+    spread=Spread(
+        _sent_per_read,
+        "the whole path of the datagrams that are dropped, paid for by those that are read",
+        (*STREAM, "user"),
+    ),
     tries=(Try("raise the receive buffer (SO_RCVBUF) and its limit", "sysctl -w net.core.rmem_max=8388608"),),
     source="net/ipv4/udp.c __udp_enqueue_schedule_skb(); udp(7)",
     threshold="a tenth of the datagrams more than at base",

@@ -12,10 +12,14 @@ from nsprof.model.profile import Context
 
 
 def _one(case: Case, side: int) -> tuple[int, NDArray[np.float64]]:
-    """(CPU, by run the share of its wall time in softirq) of the CPU with most softirq time."""
+    """(CPU, by run the share of its wall time in softirqs) of the CPU with most of it. Under load softirqs are handed
+    to ksoftirqd: the same work, one at a time on the same CPU."""
     chosen = case.sides.views[side]
     wall = np.array([r.duration_s for r in chosen.run_objects])
+    daemons = np.array([t.comm.startswith("ksoftirqd/") for t in chosen.profile.tasks] or [False], bool)
     softirq = chosen.column("context") == int(Context.SOFTIRQ)
+    if daemons.any():
+        softirq |= daemons[chosen.column("task")]
     if not (wall > 0).all() or (case.sides.measure.unit != "ns" and case.sides.measure.per != "share"):
         return -1, np.zeros(len(wall))
     cpu = chosen.column("cpu")

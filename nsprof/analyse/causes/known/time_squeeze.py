@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-from nsprof.analyse.causes.case import Case
-from nsprof.analyse.causes.look import more, share_of, slower
-from nsprof.analyse.causes.rule import Rule, Seen, Try
-
-
-def _budget(case: Case) -> Seen | None:
-    names = ("net.core.netdev_budget", "net.core.netdev_budget_usecs", "net.core.dev_weight")
-    base, new = (s.host.get("sysctl") or {} for s in (case.base, case.new))
-    less = [n for n in names if n in base and n in new and int(new[n]) < int(base[n])]
-    return Seen("host", ", ".join(f"{n} is {new[n]} (base: {base[n]})" for n in less)) if less else None
-
+from nsprof.analyse.causes.look import lowered, share_of, slower
+from nsprof.analyse.causes.rule import Rule, Try
 
 RULE = Rule(
     name="time-squeeze",
@@ -29,7 +20,12 @@ RULE = Rule(
             scope="softnet",
             why="the default budget is 300 packets: once in 300 packets means always",
         ),
-        more(_budget, "host", "a smaller budget than at base"),
+        lowered(
+            "net.core.netdev_budget",
+            "net.core.netdev_budget_usecs",
+            "net.core.dev_weight",
+            noun="a smaller budget than at base",
+        ),
         slower(),
     ),
     not_cpu=True,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from nsprof.analyse.causes.case import Case
 from nsprof.analyse.causes.look import STREAM, busy_share, more, moves, skbs_per_unit, slower, workload
 from nsprof.analyse.causes.rule import Rule, Seen, Spread, Try
 
 _SIZES = workload(("-s", "-S", "-w"))
+_SLOWER = slower()
 
 
 def _zero(case: Case) -> Seen | None:
@@ -41,6 +45,23 @@ def _smaller(case: Case) -> Seen | None:
     )
 
 
+def _limits(case: Case) -> Seen | None:
+    """Limits of auto-tuning (the largest of the three values) below base's."""
+    for name in ("net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"):
+        before = {space: _largest(facts, name) for space, facts in case.spaces(case.base)}
+        usual = min(filter(None, before.values()), default=0)
+        for space, facts in case.spaces(case.new):
+            now, old = _largest(facts, name), before.get(space, usual)
+            if 0 < now < old:
+                return Seen("host", f"{name} ends at {now:,} bytes in {space} (base: {old:,})", space)
+    return None
+
+
+def _largest(facts: Mapping[str, Any], name: str) -> int:
+    sizes = str((facts.get("sysctl") or {}).get(name, "")).split()
+    return int(sizes[-1]) if sizes and sizes[-1].isdecimal() else 0
+
+
 def _gathered(case: Case) -> Seen | None:
     ratio = skbs_per_unit(case)
     if case.per != "kb" or ratio < 1.25:
@@ -51,7 +72,10 @@ def _gathered(case: Case) -> Seen | None:
 def _window(case: Case) -> Seen | None:
     sent = (case.new.total(n, scope="netns").sum() for n in ("Tcp.OutSegs", "Udp.OutDatagrams"))
     segments, datagrams = (float(n) for n in sent)
-    return (_zero(case) or _smaller(case)) if segments >= datagrams else None
+    if segments < datagrams:
+        return None
+    # Smaller buffers that cost no throughput limit nothing.
+    return _zero(case) or ((_limits(case) or _smaller(case)) if _SLOWER.look(case) else None)
 
 
 def _waiting(case: Case) -> Seen | None:
@@ -64,11 +88,12 @@ RULE = Rule(
     title="TCP waits for a window (receiver or socket buffer too small)",
     what="No more than a window can be under way; rate = window / round trip, and CPUs wait meanwhile.",
     checks=(
-        slower(),
+        _SLOWER,
         more(
             _window,
             "counters",
-            "zero windows or a pruned queue on one segment in a thousand and 3 times base's, or other buffers",
+            "zero windows or a pruned queue on one segment in a thousand and 3 times base's, or with less throughput "
+            "other socket buffers or lower limits of auto-tuning (tcp_rmem, tcp_wmem)",
             must=True,
         ),
         more(_gathered, "counters", "1.25 times as many skbs a unit: the sender never gathers more than a window"),
