@@ -7,14 +7,19 @@ Files named test_lockdown_* run in a boot with lockdown=confidentiality, the oth
 from __future__ import annotations
 
 import ast
+import ctypes
 import functools
 import json
 import lzma
+import multiprocessing
 import os
 import re
+import signal
 import struct
 import sys
 import tempfile
+from collections.abc import Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,12 +30,13 @@ from nsprof.collect.ledger import probes as ledger_probes
 from nsprof.errors import NsprofError, VmError
 from nsprof.files import cache_root
 from nsprof.vm import resolve, run_job
+from nsprof.vm.keeper import PR_SET_PDEATHSIG
 from nsprof.vm.kernels import Kernel
 from nsprof.vm.vmlinux import direct_image
 from tests.support import REPO
 
 #: For all tests of one boot; a busy machine may need more.
-TIMEOUT_S = float(os.environ.get("NSPROF_VM_TIMEOUT", "600"))
+TIMEOUT_S = float(os.environ.get("NSPROF_VM_TIMEOUT", "900"))
 GUEST = REPO / "tests" / "vm" / "guest"
 #: name -> (kernel, more of its command line, whether its tests are those of test_lockdown_*.py)
 BOOTS = {
@@ -68,14 +74,27 @@ def guest_tests(boot: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-_reports: dict[str, Report] = {}
+_reports: dict[str, Future[Report]] = {}
 
 
-def report(boot: str, wanted: tuple[str, ...]) -> Report:
-    """The boot's report, from the first call on; `wanted` are the tests that this session asks for."""
-    if boot not in _reports:
-        _reports[boot] = _run(boot, wanted)
-    return _reports[boot]
+def report(boot: str, wanted: Mapping[str, tuple[str, ...]]) -> Report:
+    """The boot's report, from the first call on; `wanted` are the tests that this session asks for, by boot.
+
+    A guest uses one CPU of the host however many it has itself (nsprof.vm.machine), so that two run side by side.
+    """
+    if not _reports:
+        spawn = multiprocessing.get_context("spawn")
+        pool = ProcessPoolExecutor(max_workers=2, mp_context=spawn, initializer=_die_with, initargs=(os.getpid(),))
+        _reports.update({each: pool.submit(_run, each, tests) for each, tests in wanted.items() if tests})
+        pool.shutdown(wait=False)  # ends by itself after the last
+    return _reports[boot].result()
+
+
+def _die_with(parent: int) -> None:
+    """A worker does not outlive the tests, whatever ends them; its QEMU then goes with it."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def _run(boot: str, wanted: tuple[str, ...]) -> Report:

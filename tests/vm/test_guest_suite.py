@@ -6,7 +6,7 @@ import pytest
 
 from tests.vm.suite import BOOTS, TIMEOUT_S, guest_tests, report
 
-pytestmark = [pytest.mark.vm, pytest.mark.timeout(2 * TIMEOUT_S)]  # the first test of a boot waits for all of them
+pytestmark = [pytest.mark.vm, pytest.mark.timeout(3 * TIMEOUT_S)]  # the first test of a boot waits for all of them
 
 _EVERY = [(boot, test) for boot in BOOTS for test in guest_tests(boot)]
 
@@ -14,8 +14,9 @@ _EVERY = [(boot, test) for boot in BOOTS for test in guest_tests(boot)]
 @pytest.mark.parametrize(("boot", "name"), _EVERY, ids=[f"{boot}:{test}" for boot, test in _EVERY])
 def test_in_guest(boot: str, name: str, request: pytest.FixtureRequest) -> None:
     selected = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
-    wanted = tuple(each["name"] for each in selected if each.get("boot") == boot)
-    ran = report(boot, wanted)
+    ran = report(
+        boot, {kernel: tuple(each["name"] for each in selected if each.get("boot") == kernel) for kernel in BOOTS}
+    )
     cases = ran.cases.get(name)
     if not cases:
         pytest.fail(f"no result from the guest: {ran.broke_off or ran.said}")

@@ -207,3 +207,29 @@ def test_attaching_takes_under_a_second(program: Program, topology: Topology) ->
         )
         assert len(took) >= 11
         assert counter.attach_ms() < 1000
+
+
+def test_probes_come_and_go_under_traffic(program: Program, topology: Topology) -> None:
+    """The kernel rewrites its text under packets on two CPUs; QEMU with a thread a CPU did not survive this."""
+    functions = ("udp_rcv", "udp_sendmsg", "ip_rcv", "ip_output")
+    sender = os.fork()
+    if sender == 0:
+        try:
+            while True:
+                _send(topology, DATAGRAMS)
+        finally:
+            os._exit(1)  # only a failure comes here
+    try:
+        end = time.monotonic() + 15
+        rounds = 0
+        while time.monotonic() < end:
+            for rungs in (("fentry", "fexit"), ("kprobe", "kretprobe")):
+                with CallCounter(functions, returns=functions, rungs=rungs, program=program) as counter:
+                    assert counter.refused == {}
+            rounds += 1
+        assert os.waitpid(sender, os.WNOHANG) == (0, 0), "the traffic did not go on"
+        print(f"attached and detached {2 * rounds} times")
+        assert rounds > 1
+    finally:
+        os.kill(sender, signal.SIGKILL)
+        os.waitpid(sender, 0)
