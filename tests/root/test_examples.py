@@ -23,7 +23,9 @@ def test_the_quickstart_prints_the_delta_table_and_writes_flame_graphs() -> None
         assert picture.lstrip().startswith("<"), name
         assert "</svg>" in picture
     assert "br_handle_frame" in (out / "veth-bridge.svg").read_text()
-    assert store.load(out / "demo.nsprof").scenarios
+    assert "br_handle_frame" in (out / "report.html").read_text()
+    demo = store.load(out / "demo.nsprof")
+    assert len([run for run in demo.runs if not run.warmup]) == 16  # enough a side for verdicts
 
 
 def test_the_quickstart_refuses_what_is_no_number() -> None:
