@@ -233,14 +233,21 @@ def _table(sides: _Sides, options: Mapping[str, Any], missing: dict[str, str]) -
 def _cards(sides: _Sides, common: Mapping[str, Any], missing: dict[str, str]) -> tuple[Card, ...]:
     """What `nsprof explain` finds, as cards; the reason where it cannot say anything."""
     from nsprof.analyse import causes
+    from nsprof.analyse.scenarios import outcome_notes
     from nsprof.render.page_cards import explanation_cards
 
     if sides.base is None:
         return ()
-    names: dict[str, Any] = {"base_scenario": sides.base.scenario, "new_scenario": sides.new.scenario}
+    base, new = sides.base, sides.new
     words = {key: common[key] for key in ("event", "per", "where")}
     try:
-        return explanation_cards(causes.explain(sides.base.profile, sides.new.profile, **names, **words))
+        found = causes.explain(
+            base.profile, new.profile, base_scenario=base.scenario, new_scenario=new.scenario, **words
+        )
+        said = outcome_notes(
+            base.profile, found.base_title, new.profile, found.new_title, scenarios=(base.scenario, new.scenario)
+        )
+        return explanation_cards(replace(found, notes=(*said, *found.notes)))
     except NsprofError as error:  # no answer is an answer; the rest of the page stands
         missing["findings"] = error.message
         return ()

@@ -19,7 +19,7 @@ from nsprof.render.tables import Cell, Column, Grid, Heading, Lines, Part
 from nsprof.render.text import cost, percent
 from nsprof.units import counted
 
-__all__ = ["explain_parts", "function_parts", "hang", "kernel_diff_parts", "mail", "title_of"]
+__all__ = ["explain_parts", "function_parts", "hang", "kernel_diff_parts", "mail", "title_of", "told"]
 
 _ANSWERS = {
     "explained": "explained",
@@ -136,9 +136,14 @@ def _tail(e: Explanation) -> list[Part]:
             "  mostly in: " + ", ".join(f"{name} ({cost(v, sign=True)})" for name, v in e.unexplained_functions)
         )
     lines += [f"  {r}" for r in e.reasons]
-    lines += [f"note: {n}" for n in e.notes if "other load" in n or n.startswith(_OUTCOME)]
+    lines += [f"note: {n}" for n in told(e)]
     lines += [f"next: {n}" for n in e.next]
     return [Lines(tuple(lines))]
+
+
+def told(e: Explanation) -> list[str]:
+    """The notes that belong to an answer: what became of the traffic, and what others did meanwhile."""
+    return [n for n in e.notes if "other load" in n or n.startswith(_OUTCOME)]
 
 
 def _bound(e: Explanation, not_cpu: Sequence[Finding]) -> str:

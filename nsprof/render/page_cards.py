@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from nsprof.render.explain import told
 from nsprof.render.flamegraph_text import cost_text, delta_text, per_noun, percent
 from nsprof.render.page_model import Card
 
@@ -50,6 +51,7 @@ def explanation_cards(explanation: Explanation) -> tuple[Card, ...]:
             f"{percent(explanation.not_explained_share, 0)} of the change"
         )
     lines += explanation.reasons
+    lines += [f"note: {text}" for text in told(explanation)]
     lines += [f"not to be concluded: {text}" for text in explanation.forbids]
     lines += [f"next: {text}" for text in explanation.next]
     cards.append(Card(f"Answer: {explanation.answer}", tuple(lines)))

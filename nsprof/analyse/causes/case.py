@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from nsprof.analyse.causes.others import own_known
 from nsprof.analyse.comparing import Sides
-from nsprof.analyse.ledger_shed import sheds_of
+from nsprof.analyse.ledger_shed import Sheds, sheds_of
 from nsprof.analyse.selection import View, amount
 from nsprof.model.profile import Profile, Run
 
@@ -48,6 +48,7 @@ class Side:
     described: Mapping[str, Any]
     host: Mapping[str, Any]
     table: Mapping[tuple[str, str], list[tuple[str, _Array]]] = field(default_factory=dict)
+    kept: dict[str, Sheds] = field(default_factory=dict)
 
     @property
     def run_objects(self) -> tuple[Run, ...]:
@@ -87,7 +88,9 @@ class Side:
         if not runs or units <= 0:
             return None
         meant = [line for line in lines if line.run in runs and line.what == what]
-        shed = sheds_of(self.profile, runs)
+        if "sheds" not in self.kept:  # the same for every cause that asks
+            self.kept["sheds"] = sheds_of(self.profile, runs)
+        shed = self.kept["sheds"]
         if what in shed.events(runs) or not math.isnan(shed.of(meant)):
             return None
         return sum(line.calls for line in meant) / units

@@ -269,7 +269,7 @@ class _Engine:
 
     def _owners(self, accepted: Sequence[_Judged]) -> NDArray[np.int64]:
         """Owner (number of a rule, -1 none) of each group of claims."""
-        ours = {j.number for j in accepted if not j.rule.not_cpu or j.rule.owns}
+        ours = {j.number for j in accepted if not j.rule.not_cpu or j.rule.owns or j.rule.spread}
         owner = np.full(len(self.claims.groups), -1, "i8")
         for i, group in enumerate(self.claims.groups):
             chosen = [r for r in (self.heirs.get(r, r) for r in group) if r in ours]

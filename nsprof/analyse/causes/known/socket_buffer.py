@@ -78,7 +78,7 @@ RULE = Rule(
     spread=Spread(
         _sent_per_read,
         "the whole path of the datagrams that are dropped, paid for by those that are read",
-        (*STREAM, "user"),
+        (*STREAM, "UDP", "user"),
     ),
     tries=(Try("raise the receive buffer (SO_RCVBUF) and its limit", "sysctl -w net.core.rmem_max=8388608"),),
     source="net/ipv4/udp.c __udp_enqueue_schedule_skb(); udp(7)",

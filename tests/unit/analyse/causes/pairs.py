@@ -27,16 +27,18 @@ def pair(
     ledger: Mapping[str, float] | None = None,
     seed: int | None = 1,
     spread: float = 0.02,
-    fields: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {}),
+    fields: tuple[Mapping[str, Any], ...] = ({}, {}),
+    base: Mapping[str, float] | None = None,
     **common: Any,
 ) -> Profile:
     """Scenarios "clean" and "fault": `extra` are ns a transaction on top, by call path; `counters` maps (scope, name)
-    to what a transaction moves on either side; `facts` is what the snapshot says of namespace "host"."""
+    to what a transaction moves on either side; `facts` is what the snapshot says of namespace "host"; `base` are
+    costs of both sides instead of none besides the host's, and `extra` replaces costs of the same path."""
     builder = ProfileBuilder()
     noise = None if seed is None else np.random.default_rng(seed)
     for _ in range(runs):
         for name in ("clean", "fault"):
-            costs = {**HOST_COSTS, **(extra if name == "fault" else {})}
+            costs = {**HOST_COSTS, **(base or {}), **(extra if name == "fault" else {})}
             run = one_run(
                 builder,
                 name,

@@ -1,0 +1,178 @@
+"""Whose part a cost is: each ns is one cause's, lines of evidence say so, and what only repeats is no cause."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from nsprof.analyse.causes import explain
+from nsprof.model.profile import Value
+from nsprof.model.results import Explanation, Finding
+from tests.profiles import HOST_COSTS
+from tests.unit.analyse.causes.pairs import RX, TX, pair
+
+_TRACKED = ({"datapath": {}}, {"datapath": {"nft_rules": 40, "conntrack_entries": 4}})
+
+
+def _explained(extra: dict[str, float], **more: Any) -> tuple[Explanation, dict[str, Finding]]:
+    profile = pair(extra, **more)
+    e = explain(profile, profile, base_scenario="clean", new_scenario="fault")
+    return e, {f.cause: f for f in e.findings}
+
+
+def _throughput(base: float, new: float) -> tuple[dict[str, Any], dict[str, Any]]:
+    one, two = ({"values": (Value("throughput", v, "Mbit/s", "netperf"),)} for v in (base, new))
+    return one, two
+
+
+def _functions(finding: Finding) -> str:
+    return next(x.text for x in finding.evidence if x.kind == "functions")
+
+
+def _parts(text: str) -> float:
+    """The named functions' own parts, added up."""
+    return sum(
+        float(n.replace(",", "")) for n in re.findall(r" \+([\d,.]+)", text.partition(" with what they call")[0])
+    )
+
+
+def test_the_functions_of_a_line_add_up_to_the_finding() -> None:
+    _, found = _explained(
+        {
+            f"nf_conntrack_in < nf_hook_slow < {TX}": 400.0,
+            f"siphash_4u64 < hash_conntrack_raw < nf_conntrack_in < nf_hook_slow < {TX}": 300.0,
+        },
+        facts=_TRACKED,
+    )
+    cause = found["conntrack"]
+    assert _parts(_functions(cause)) == pytest.approx(cause.delta, rel=0.02)
+    assert "of this counts" not in _functions(cause)
+    assert sum(v for _, v in cause.functions) == pytest.approx(cause.delta, rel=0.02)
+
+
+def test_what_another_cause_has_of_a_function_is_said_and_counted_once() -> None:
+    """br_nf_pre_routing calls the connection tracking: inclusively it costs 900, of which it keeps 300."""
+    bridge = {"devices": {"br0": {"kind": "bridge"}}}
+    facts = tuple(
+        {**bridge, "datapath": {"conntrack_entries": n}, "sysctl": {"net.bridge.bridge-nf-call-iptables": v}}
+        for n, v in ((0, "0"), (4, "1"))
+    )
+    e, found = _explained(
+        {
+            f"br_nf_pre_routing < nf_hook_slow < {RX}": 300.0,
+            f"nf_conntrack_in < nf_hook_slow < br_nf_pre_routing < nf_hook_slow < {RX}": 600.0,
+        },
+        facts=facts,
+    )
+    outer, inner = found["bridge-netfilter"], found["conntrack"]
+    assert outer.delta == pytest.approx(300, rel=0.1)
+    assert inner.delta == pytest.approx(600, rel=0.1)
+    text = _functions(outer)
+    (elsewhere,) = re.findall(r"of this counts \+([\d,.]+) as 'connection tracking of every packet'", text)
+    assert float(elsewhere) == pytest.approx(inner.delta, rel=0.02)
+    assert _parts(text) == pytest.approx(outer.delta, rel=0.02)
+    assert [name for name, _ in outer.functions] == ["br_nf_pre_routing"]
+    assert sum(f.delta for f in e.findings) + e.not_explained == pytest.approx(e.total.delta)
+
+
+_IPI = f"send_call_function_single_ipi < net_rps_send_ipi < {RX}"
+
+
+def _flooded(ipis: float, cost: float) -> dict[str, Finding]:
+    """Half of what is sent is dropped at the socket: a datagram that is read pays for two on the path."""
+    costs = {**HOST_COSTS, _IPI: 200.0}
+    extra = {path: 2 * each for path, each in costs.items()} | {_IPI: cost}
+    profile = pair(
+        extra,
+        base={_IPI: 200.0},
+        counters={
+            ("netns", "Udp.RcvbufErrors"): (0.0, 2.0),
+            ("netns", "Udp.OutDatagrams"): (2.0, 4.0),
+            ("irq", "CAL interrupts"): (1.0, ipis),
+        },
+        fields=tuple({**f, "denominators": {"datagram": 200_000.0}} for f in _throughput(900.0, 450.0)),
+    )
+    e = explain(profile, profile, base_scenario="clean", new_scenario="fault", per="datagram")
+    return {f.cause: f for f in e.findings}
+
+
+def test_what_a_repeated_path_moves_in_proportion_is_no_cause_of_its_own() -> None:
+    found = _flooded(ipis=2.0, cost=400.0)
+    assert "cross-cpu" not in found
+    assert found["socket-buffer"].delta == pytest.approx(sum(HOST_COSTS.values()) + 200, rel=0.1)
+
+
+def test_what_moves_more_than_the_path_is_repeated_is_still_a_cause() -> None:
+    assert "cross-cpu" in _flooded(ipis=20.0, cost=4_000.0)
+
+
+@pytest.mark.parametrize(("comm", "wanted"), [("ksoftirqd/0", True), ("netserver", False)])
+def test_work_of_ksoftirqd_is_softirq_work_of_its_cpu(comm: str, wanted: bool) -> None:
+    slow = _throughput(900.0, 300.0)
+    busy: tuple[dict[str, Any], dict[str, Any]] = ({"cpu_busy_s": {0: 4.0, 1: 1.0}}, {"cpu_busy_s": {0: 9.0, 1: 1.0}})
+    fields = tuple({**a, **b} for a, b in zip(slow, busy, strict=True))
+    made = pair({"udp_queue_rcv_skb < net_rx_action < smpboot_thread_fn < kthread": 42_000.0}, fields=fields)
+    profile = replace(made, tasks=tuple(replace(task, comm=comm) for task in made.tasks))
+    e = explain(profile, profile, base_scenario="clean", new_scenario="fault")
+    assert ("softirq-bottleneck" in {f.cause for f in e.findings}) is wanted
+
+
+@pytest.mark.parametrize(("shares", "rates", "wanted"), [
+    ((0.04, 0.08), (900, 600), True),  # twice the loss, and throughput fell
+    ((0.04, 0.05), (900, 600), False),  # a quarter more of it: Mathis has 11 %
+    ((0.04, 0.08), (900, 890), False),  # twice the loss alone varies by itself
+    ((0.04, 0.20), (900, 890), True),
+])  # fmt: skip
+def test_loss_is_a_cause_where_the_counters_prove_it(
+    shares: tuple[float, float], rates: tuple[float, float], wanted: bool
+) -> None:
+    counters = {("netns", "Tcp.OutSegs"): (9.0, 9.0), ("netns", "Tcp.RetransSegs"): shares}
+    e, found = _explained({}, counters=counters, fields=_throughput(*rates))
+    assert ("retransmits" in found) is wanted
+    assert not wanted or found["retransmits"].certainty == ("found" if rates[1] < 800 else "possible")
+    assert not (wanted and rates[1] < 800) or e.answer == "not cpu"
+
+
+@pytest.mark.parametrize(
+    ("new", "rate", "wanted"), [(7_900, 200, True), (7_900, 890, False), (6_291_456, 200, False)]
+)
+def test_a_lower_limit_of_autotuning_is_a_cause_where_less_gets_through(new: int, rate: int, wanted: bool) -> None:
+    name = "net.ipv4.tcp_rmem"
+    facts = ({"sysctl": {name: "4096\t131072\t6291456"}}, {"sysctl": {name: f"4096 6300 {new}"}})
+    counters = {("netns", "Tcp.OutSegs"): (9.0, 9.0), ("netns", "Udp.OutDatagrams"): (0.0, 0.0)}
+    _, found = _explained({}, counters=counters, facts=facts, fields=_throughput(900.0, rate))
+    assert ("window-limited" in found) is wanted
+    if wanted:
+        assert found["window-limited"].certainty == "found"
+        assert "net.ipv4.tcp_rmem ends at 7,900 bytes" in "; ".join(x.text for x in found["window-limited"].evidence)
+
+
+def test_a_shaper_on_both_sides_explains_nothing_unless_less_gets_through() -> None:
+    facts = tuple({"devices": {"w0": {"kind": "veth", "qdisc": "tbf", "qdiscs": ["tbf"]}}} for _ in (0, 1))
+    counters = {("device", "qdisc.overlimits"): (0.5, 0.9)}
+    assert "shaped" not in _explained({}, counters=counters, facts=facts)[1]
+    assert "shaped" in _explained({}, counters=counters, facts=facts, fields=_throughput(900.0, 400.0))[1]
+
+
+def test_a_setting_of_the_machine_counts_for_the_scenario_that_ran_under_it() -> None:
+    counters = {("softnet", "processed"): (9.0, 9.0), ("softnet", "time_squeeze"): (0.0, 1.0)}
+    profile = pair({}, counters=counters)
+    for name, budget in (("clean", "300"), ("fault", "1")):
+        profile.meta["topology"][name]["host"] = {"sysctl": {"net.core.netdev_budget": budget}}
+    e = explain(profile, profile, base_scenario="clean", new_scenario="fault")
+    assert [(f.cause, f.certainty) for f in e.findings] == [("time-squeeze", "found")]
+    assert "net.core.netdev_budget is 1 (base: 300)" in [x.text for x in e.findings[0].evidence]
+
+
+def test_the_page_says_what_became_of_the_traffic() -> None:
+    from nsprof.cli.html_report import page_content
+
+    profile = pair({}, fields=_throughput(900.0, 300.0))
+    content = page_content(profile, None, {"baseline": "clean", "scenario": "fault"})
+    (note,) = [line for line in content.cards[-1].lines if line.startswith("note: throughput")]
+    assert "fell by 67%" in note
+    steady = page_content(pair({}), None, {"baseline": "clean", "scenario": "fault"})
+    assert not [line for line in steady.cards[-1].lines if line.startswith("note: throughput")]
