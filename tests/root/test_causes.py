@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -78,6 +79,30 @@ def test_a_cause_is_found_in_real_traffic_by_what_was_set_up(observer: Observer,
     found = {f.cause: f for f in e.findings}
     assert cause in found, (e.answer, list(found), e.reasons, e.forbids)
     assert words in "; ".join(x.text for x in found[cause].evidence)
+
+
+#: cause that costs throughput, not CPU time -> (fault, what its evidence says of this very set-up).
+NOT_CPU = {
+    "socket-buffer": ("tiny-receive-buffer", "of the datagrams dropped at the socket"),
+    "softirq-bottleneck": ("receive-on-one-cpu", "CPU 1 spends"),
+    "waiting": ("server-sleeps", "costs no more CPU than at base"),
+    "retransmits": ("policed-100mbit", "of the segments were lost and sent again"),
+}
+_OTHERS = re.compile(r"tasks outside the scenario's namespaces took ([\d.]+)% of the busy time")
+
+
+@pytest.mark.parametrize("cause", NOT_CPU)
+def test_what_costs_no_cpu_time_is_told_from_what_does(observer: Observer, cause: str) -> None:
+    name, words = NOT_CPU[cause]
+    e = told(observer, _BY_NAME[name], runs=2, wanted=cause)
+    found = {f.cause: f for f in e.findings}
+    others = max((float(m[1]) for n in e.notes if (m := _OTHERS.search(n))), default=0.0)
+    if cause not in found and others > 30:
+        pytest.skip(f"{others:.0f} % of the busy time is other load: no CPU is idle, and throughput is the others'")
+    assert cause in found, (e.answer, list(found), e.reasons, e.forbids)
+    assert words in "; ".join(x.text for x in found[cause].evidence)
+    assert e.findings[0].cause == cause
+    assert e.answer == "not cpu"
 
 
 def test_the_clean_twin_has_no_finding(observer: Observer) -> None:

@@ -54,9 +54,12 @@ RULE = Rule(
     what="A device with one queue (veth, tunnels) is served by one CPU unless RPS spreads its packets.",
     checks=(
         more(_full, "functions", "one CPU spends 80 % of its time in softirqs, not so at base", must=True),
-        more(_others, "counters", "while other CPUs are busy less than half"),
+        # Where no CPU is idle there is nobody to spread to: then it is overload, not one queue.
+        more(_others, "counters", "while other CPUs are busy less than half", must=True),
         slower(),
     ),
+    # A CPU that does nothing but softirqs runs out of budget and leaves them to its thread.
+    subsumes=("ksoftirqd", "time-squeeze"),
     not_cpu=True,
     tries=(Try("spread by flow", "echo ffff > /sys/class/net/DEV/queues/rx-0/rps_cpus"),),
     source="Documentation/networking/scaling.rst",
