@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -207,6 +208,38 @@ def _list() -> str:
     return "\n".join(out).replace("_", "\\_") + "\n"
 
 
+def _tree() -> str:
+    """The commit that is measured, and whether the files are still its own."""
+    words = ["git", "-C", str(REPO)]
+    commit = subprocess.run([*words, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    rooms = ["nsprof/analyse", "tests/causes_bed.py", "tests/causes_faults.py", "tests/causes_more.py"]
+    changed = subprocess.run(
+        [*words, "status", "--porcelain", "--", *rooms], capture_output=True, text=True, check=False
+    )
+    return (commit.stdout.strip() or "unknown") + (" with changes" if changed.stdout.strip() else "")
+
+
+def _note(options: argparse.Namespace) -> None:
+    """Beside the recordings: when, at which commit, how, and how busy the machine was."""
+    path = options.keep / "recorded.json"
+    before = json.loads(path.read_text()) if path.exists() else []
+    what = ", ".join(options.kernel) or ("guest" if options.guest else "native")
+    how = "" if options.kernel else f", {options.runs} runs of {options.seconds} s a side"
+    load = "" if options.kernel or options.guest else f", load average {os.getloadavg()[0]:.1f} at the end"
+    line = f"{what}: {time.strftime('%Y-%m-%d %H:%M')} at commit {options.tree}{how}{load}"
+    path.write_text(json.dumps([*before, line], indent=1))
+
+
+def _head(options: argparse.Namespace) -> str:
+    """When and how what is shown was recorded."""
+    folder = options.stored or options.keep
+    path = folder / "recorded.json" if folder else None
+    if path is None or not path.exists():
+        return f"Measured {time.strftime('%Y-%m-%d')} at commit {_tree()}."
+    recorded = "; ".join(json.loads(path.read_text()))
+    return f"Recorded {recorded}. Judged at commit {_tree()}."
+
+
 def _write(marker: str, text: str) -> None:
     path = REPO / "docs" / "causes.md"
     whole = path.read_text()
@@ -234,6 +267,7 @@ def main() -> int:
     parser.add_argument("--guest", action="store_true", help="faults of the whole machine: run it inside a guest")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
+    options.tree = _tree()
     every = faults_of(options.faults) if options.faults else (*FAULTS, *MORE, *PAIRS, *TWINS)
     if options.guest:
         every = GUEST
@@ -271,14 +305,15 @@ def main() -> int:
             rows.append(judge(fault, profile, kernel))
             _print(rows[-1])
     print("\n".join(_summary(rows)))
-    if options.keep:
+    if options.keep and rows:
         (options.keep / "verdicts.json").write_text(json.dumps([asdict(v) for v in rows], indent=1))
+        if not options.stored:
+            _note(options)
     if options.write:
-        date = time.strftime("%Y-%m-%d")
         if options.aa or options.seeds:
-            _write("aa", _without(rows, f"Measured {date}."))
+            _write("aa", _without(rows, _head(options)))
         else:
-            _write("blind" if options.faults else "measured", _table(rows, f"Measured {date}."))
+            _write("blind" if options.faults else "measured", _table(rows, _head(options)))
         _write("causes", _list())
     return int(any(v.rank != 1 for v in rows if v.expected != "(nothing)"))
 
