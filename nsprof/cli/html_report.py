@@ -14,7 +14,7 @@ from nsprof.errors import EvidenceError, NsprofError, UsageError
 
 if TYPE_CHECKING:
     from nsprof.model.profile import Profile, Run
-    from nsprof.model.results import CostReport, DiffReport, Measure, ScenarioTable
+    from nsprof.model.results import CostReport, DiffReport, FlameTree, Measure, ScenarioTable
     from nsprof.render.page_model import Card, FlameView, PageContent
 
 __all__ = ["page_content", "write_page", "write_report"]
@@ -60,13 +60,14 @@ def write_report(
     content = page_content(profile, baseline, words)
     text = report_page(content)
     write_text(text, path)
+    reports = [each.report for each in (content, *content.others) if each.report]
+    alarms = tuple(dict.fromkeys(alarm for report in reports for alarm in report.alarms))
     if as_json:
-        alarms = content.report.alarms if content.report else ()
         size = len(text.encode())
         write_json("report-page", {"file": path, "bytes": size, "title": content.title, "alarms": alarms})
     elif path != "-":
         click.echo(f"report page: {path} ({len(text.encode()) / 1e6:.1f} MB)", err=True)
-    return int(strict and bool(content.report and content.report.alarms))
+    return int(strict and bool(alarms))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,14 +81,36 @@ class _Sides:
 
 
 def page_content(profile: Profile, baseline: Profile | None, options: Mapping[str, Any]) -> PageContent:
-    """Everything that the page shows, from one or two profiles."""
+    """Everything that the page shows, from one or two profiles: the comparison that is asked for, or else, where
+    there are several scenarios, each of them with its baseline, the last one first.
+
+    Raises NsprofError where nothing can be shown; a further comparison that cannot says so in `left_out`.
+    """
+    if baseline is not None and not options.get("scenario"):
+        baseline, profile = _by_file(baseline, profile)
+    made: list[PageContent] = []
+    failed: list[tuple[str, NsprofError]] = []
+    trees: dict[tuple[int, str, str], FlameTree] = {}
+    for words in _comparisons(profile, baseline, options):
+        try:
+            sides = _choose(profile, baseline, words)
+            made.append(_content(sides, words, trees))
+        except NsprofError as error:
+            if not words.get("scenario") or words.get("scenario") == options.get("scenario"):
+                raise
+            failed.append((str(words["scenario"]), error))
+    if not made:
+        raise failed[0][1]
+    left_out = tuple(f"{name}: {error.message}" for name, error in failed)
+    return replace(made[0], others=tuple(made[1:]), left_out=left_out)
+
+
+def _content(sides: _Sides, options: Mapping[str, Any], trees: dict[tuple[int, str, str], FlameTree]) -> PageContent:
+    """One comparison; `trees` holds the flame graphs of single sides, which several comparisons share."""
     from nsprof import __version__, analyse
     from nsprof.analyse.reporting import own_count
     from nsprof.render.page_model import PageContent
 
-    if baseline is not None and not options.get("scenario"):
-        baseline, profile = _by_file(baseline, profile)
-    sides = _choose(profile, baseline, options)
     common: dict[str, Any] = {k: options.get(k) for k in ("event", "per", "where")}
     common["join_contexts"] = bool(options.get("join_contexts"))
     diff: DiffReport | None = None
@@ -116,7 +139,7 @@ def page_content(profile: Profile, baseline: Profile | None, options: Mapping[st
         report=reports[-1],
         diff=diff,
         table=table,
-        views=_without_repeats(_views(sides, common, reports[-1].measure, missing), diff, reports[-1]),
+        views=_without_repeats(_views(sides, common, reports[-1].measure, missing, trees), diff, reports[-1]),
         ledger=entries,
         ledger_per=per,
         ledger_notes=html_facts.ledger_notes(sides.base, sides.new, entries),
@@ -127,8 +150,9 @@ def page_content(profile: Profile, baseline: Profile | None, options: Mapping[st
         losses=html_facts.losses(sides.all, reports) if reports[-1].measure.kind == "sampled" else None,
         not_measurable=html_facts.not_measurable(sides.all),
         missing=missing,
-        created=str(profile.meta.get("created") or ""),
+        created=str(sides.new.profile.meta.get("created") or ""),
         version=__version__,
+        label=_label(sides),
     )
 
 
@@ -183,6 +207,41 @@ def _choose(profile: Profile, baseline: Profile | None, options: Mapping[str, An
     return _Sides(_side(profile, base_name), _side(profile, scenario))
 
 
+def _comparisons(profile: Profile, baseline: Profile | None, options: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The options of each comparison, the one first that the page opens with."""
+    from nsprof.analyse.selection import choose_scenario, scenario_names
+
+    names = scenario_names(profile)
+    if options.get("scenario") or len(names) < 2:
+        return [options]
+    if baseline is not None:
+        others = [name for name in names if name != _host(names)] or list(names)
+        if _host(names) and len(others) < len(names):
+            others.insert(0, str(_host(names)))
+        return [{**options, "scenario": name} for name in _last_first(others)]
+    base = choose_scenario(profile, options.get("baseline") or _host(names) or names[0])
+    found: list[Mapping[str, Any]] = []
+    for name in (n for n in names if n != base):
+        against = [base]
+        if not options.get("baseline"):
+            # Each kernel has a host of its own; and the same scenario under two kernels is a question as well.
+            kernel, plain = name.rpartition(":")[0], name.rpartition(":")[2]
+            own, twin = f"{kernel}:host", f"{base.rpartition(':')[0]}:{plain}"
+            against = [other for other in (twin, own) if kernel and other in names and other != name] or against
+        found += [{**options, "scenario": name, "baseline": other} for other in dict.fromkeys(against)]
+    return _last_first(found)
+
+
+def _last_first(found: list[Any]) -> list[Any]:
+    return [*found[-1:], *found[:-1]]
+
+
+def _label(sides: _Sides) -> str:
+    if sides.base is None:
+        return sides.new.scenario
+    return f"{sides.new.scenario} against {sides.base.scenario}"
+
+
 def _host(names: tuple[str, ...]) -> str | None:
     return next((n for n in names if n == "host" or n.endswith(":host")), None)
 
@@ -206,9 +265,7 @@ def _words(side: Side, run: Run) -> Sequence[str]:
 def _title(sides: _Sides) -> str:
     commands = dict.fromkeys(" ".join(_words(s, r)) for s in sides.all for r in s.run_objects if r.command)
     what = f"{next(iter(commands))}: " if len(commands) == 1 else ""
-    if sides.base is None:
-        return what + sides.new.scenario
-    return f"{what}{sides.new.scenario} against {sides.base.scenario}"
+    return what + _label(sides)
 
 
 # ---- sections ------------------------------------------------------------------------------------------------------
@@ -263,7 +320,11 @@ def _by_hop(side: Side, common: Mapping[str, Any], by: str) -> CostReport | None
 
 
 def _views(
-    sides: _Sides, common: Mapping[str, Any], measure: Measure, missing: dict[str, str]
+    sides: _Sides,
+    common: Mapping[str, Any],
+    measure: Measure,
+    missing: dict[str, str],
+    trees: dict[tuple[int, str, str], FlameTree],
 ) -> tuple[FlameView, ...]:
     """The difference, each side, splits by namespace, device and context, and the other events both sides have."""
     from nsprof import analyse
@@ -291,8 +352,10 @@ def _views(
     both("")
     if sides.base is not None:
         for side in (sides.new, sides.base):
-            tree = analyse.flame(side.profile, scenario=side.scenario, **common)
-            views.append(FlameView(side.scenario, tree))
+            key = (id(side.profile), side.scenario, str(common["per"]))
+            if key not in trees:
+                trees[key] = analyse.flame(side.profile, scenario=side.scenario, **common)
+            views.append(FlameView(side.scenario, trees[key]))
     for by, words in _SPLITS:
         if _splits(sides, by):
             both(f" {words}", by=by)

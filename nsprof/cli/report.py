@@ -38,7 +38,7 @@ __all__ = ["command"]
     "--html",
     metavar="FILE",
     type=click.Path(),
-    help="Write the report page; --baseline may be another profile's file.",
+    help="Write the report page: all scenarios, or --scenario; --baseline may be another profile's file.",
 )
 @measure_options
 @filter_options

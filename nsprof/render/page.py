@@ -9,61 +9,75 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from nsprof.model.results import CostReport, DeltaRow, DiffReport, FunctionRow
 from nsprof.render import page_parts as parts
-from nsprof.render.flamegraph import GONE_PATTERN, asset, fold_note, legend_html
-from nsprof.render.flamegraph_data import FrameTable, view_data
-from nsprof.render.flamegraph_layout import fold, layout
+from nsprof.render.flamegraph import asset
 from nsprof.render.flamegraph_text import clean, cost_text, delta_text, escape, number, per_noun, percent, script_json
-from nsprof.render.page_model import FlameView, PageContent
+from nsprof.render.page_flame import FRAME_BUDGET, Flames, flame_graphs
+from nsprof.render.page_model import PageContent
 from nsprof.render.text import SHARES
 
 __all__ = ["FRAME_BUDGET", "FUNCTION_LIMIT", "report_page"]
 
-#: Frames of all views of a page together; keeps the file under 3 MB (about 20 bytes a frame).
-FRAME_BUDGET = 80_000
-#: Rows of the function table kept in the file; what is left out is counted in its last line.
+#: Rows of the first function table kept in the file, and of all others together; what is left out is counted in the
+#: table's last line.
 FUNCTION_LIMIT = 3_000
 _STATIC_ROWS = 40  # shown where no script runs
+_FLAMES_LEFT_OUT = (
+    "the flame graphs of so many comparisons do not fit into one file of 3 MB; "
+    "'nsprof report --html FILE --scenario NAME PROFILE' makes a page of this one alone."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    """A section of a comparison, in pieces so that two comparisons need hold once only what is alike in both."""
+
+    name: str
+    title: str
+    pieces: tuple[str, ...]
+
+    def html(self, same: Collection[str] = ()) -> str:
+        """The section; of pieces in `same` ("NAME-NUMBER") there is a mark only."""
+        body = []
+        for n, piece in enumerate(self.pieces):
+            place = f"{self.name}-{n}"
+            body.append(f'<div data-same="{place}"></div>' if place in same else f'<div id="{place}">{piece}</div>')
+        return parts.section(self.name, self.title, "".join(body))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sheet:
+    """One comparison: its head and its sections."""
+
+    title: str
+    head: str
+    sections: tuple[_Section, ...]
 
 
 def report_page(content: PageContent) -> str:
-    """The whole HTML text of a page."""
-    lead, below = parts.headline(content)
-    flame_html, flame_data = _flame(content.views)
-    data = {"flame": flame_data, "functions": _functions(content)}
-    sections = [
-        ("findings", "Why", parts.cards(content.cards), ""),
-        ("scenarios", "Scenarios", parts.scenario_table(content.table) if content.table else "", ""),
-        ("flame", "Flame graph", flame_html, ""),
-        (
-            "categories",
-            "Where the change is" if content.diff else "Categories",
-            parts.categories(content.diff, content.report),
-            "",
-        ),
-        ("functions", "Functions", _function_section(content), ""),
-        (
-            "ledger",
-            "What happens to each packet",
-            parts.ledger(content.ledger, content.ledger_per, content.ledger_notes),
-            "",
-        ),
-        ("runs", "Every run", parts.runs(content), ""),
-        ("topology", "Topology", parts.topology_section(content), ""),
-        ("losses", "What was lost or could not be measured", _losses(content), ""),
-        ("environment", "Environment", "".join(parts.facts(group) for group in content.environment), ""),
-    ]
-    shown = []
-    for name, title, body, note in sections:
-        reason = content.missing.get(name, "")
-        html = body or (f'<p class="note">Not shown: {escape(reason)}</p>' if reason else "")
-        if html:
-            shown.append((name, title, parts.section(name, title, html, note)))
-    nav = "".join(f'<li><a href="#{name}">{escape(title)}</a></li>' for name, title, _ in shown)
+    """The whole HTML text of a page; where it holds several comparisons the reader chooses one of them."""
+    contents = (content, *content.others)
+    flames, flame_data = flame_graphs(contents)
+    sheets = [_sheet(each, flame) for each, flame in zip(contents, flames, strict=True)]
+    rows = _rows(len(contents))
+    data = {
+        "flame": flame_data,
+        "sheets": [
+            {
+                "name": clean(c.label),
+                "title": clean(c.title),
+                "views": list(f.views),
+                "functions": _functions(c, limit),
+            }
+            for c, f, limit in zip(contents, flames, rows, strict=True)
+        ],
+    }
+    first = sheets[0]
     style = asset("page.css") + asset("flame.css")
     script = asset("flame.js") + asset("page.js")
     made = escape(" ".join(filter(None, (f"nsprof {content.version}".strip(), content.created))))
@@ -73,16 +87,99 @@ def report_page(content: PageContent) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">\n'
         f"<title>{escape(content.title)}</title>\n<style>{style}</style></head>\n<body>\n"
-        '<a class="skip" href="#main">Skip to the report</a>\n'
-        f'<header><p class="eyebrow">{escape(content.title)}</p><h1>{escape(lead)}</h1>'
-        f'<p class="below">{escape(below)}</p>{_figures(content)}{parts.warnings(content)}</header>\n'
-        f'<nav aria-label="Sections"><ul>{nav}</ul></nav>\n<main id="main" tabindex="-1">'
-        + "\n".join(html for _, _, html in shown)
+        f'<a class="skip" href="#main">Skip to the report</a>\n{_chooser(contents, content.left_out)}'
+        f"{first.head}\n"
+        f'<nav aria-label="Sections"><ul id="nav-list">{_nav(first)}</ul></nav>\n<main id="main" tabindex="-1">'
+        + "\n".join(section.html() for section in first.sections)
         + f"</main>\n<footer><p>Made by {made}. This file asks nothing of any network.</p></footer>\n"
         '<div id="toast" role="status" aria-live="polite"></div>\n'
-        f'<script type="application/json" id="nsprof-data">{script_json(data)}</script>\n<script>{script}</script>\n'
-        "</body></html>\n"
+        + "".join(_template(n, sheet, first) for n, sheet in enumerate(sheets[1:], 1))
+        + f'<script type="application/json" id="nsprof-data">{script_json(data)}</script>\n'
+        f"<script>{script}</script>\n</body></html>\n"
     )
+
+
+def _sheet(content: PageContent, flames: Flames) -> _Sheet:
+    lead, below = parts.headline(content)
+    why = _FLAMES_LEFT_OUT if flames.left_out else ""
+    missing = {**({"flame": why} if why else {}), **content.missing}
+    sections = [
+        ("findings", "Why", [parts.cards(content.cards)]),
+        (
+            "scenarios",
+            "Scenarios",
+            [parts.scenario_table(content.table, parts.alarms(content)) if content.table else ""],
+        ),
+        ("flame", "Flame graph", [flames.html]),
+        (
+            "categories",
+            "Where the change is" if content.diff else "Categories",
+            [parts.categories(content.diff, content.report)],
+        ),
+        ("functions", "Functions", [_function_section(content)]),
+        (
+            "ledger",
+            "What happens to each packet",
+            [parts.ledger(content.ledger, content.ledger_per, content.ledger_notes)],
+        ),
+        ("runs", "Every run", [parts.runs(content)]),
+        ("topology", "Topology", [parts.topology_section(content)]),
+        ("losses", "What was lost or could not be measured", [_losses(content)]),
+        ("environment", "Environment", [parts.facts(group) for group in content.environment]),
+    ]
+    shown = []
+    for name, title, bodies in sections:
+        pieces = [body for body in bodies if body]
+        if not pieces and missing.get(name):
+            pieces = [f'<p class="note">Not shown: {escape(missing[name])}</p>']
+        if pieces:
+            shown.append(_Section(name, title, tuple(pieces)))
+    head = (
+        f'<header id="head"><p class="eyebrow">{escape(content.title)}</p><h1>{escape(lead)}</h1>'
+        f'<p class="below">{escape(below)}</p>{_figures(content)}{parts.warnings(content)}</header>'
+    )
+    return _Sheet(content.title, head, tuple(shown))
+
+
+def _rows(sheets: int) -> list[int]:
+    """How many functions each comparison's table may have."""
+    return [FUNCTION_LIMIT, *[max(100, FUNCTION_LIMIT // max(1, sheets - 1))] * (sheets - 1)]
+
+
+# ---- several comparisons -------------------------------------------------------------------------------------------
+
+
+def _chooser(contents: Sequence[PageContent], left_out: Sequence[str]) -> str:
+    """The list of comparisons, for readers with scripts; the first is what all others see."""
+    words = "".join(f'<p class="note">Not in this file: {escape(reason)}</p>' for reason in left_out)
+    if len(contents) == 1:
+        return words
+    options = "".join(f'<option value="{n}">{escape(c.label)}</option>' for n, c in enumerate(contents))
+    others = ", ".join(c.label for c in contents[1:])
+    return (
+        '<div class="tools" id="sheets" hidden><label>Comparison '
+        f'<select id="sheet">{options}</select></label> '
+        f'<span class="note">{len(contents)} in this file</span></div>\n'
+        f'<noscript><p class="note">Shown: {escape(contents[0].label)}. The other comparisons in this file '
+        f"({escape(others)}) need scripts.</p></noscript>{words}\n"
+    )
+
+
+def _nav(sheet: _Sheet) -> str:
+    return "".join(f'<li><a href="#{each.name}">{escape(each.title)}</a></li>' for each in sheet.sections)
+
+
+def _template(number: int, sheet: _Sheet, first: _Sheet) -> str:
+    """A further comparison, which the script puts in the first one's place. What both have alike is there once."""
+    held = {section.name: section.pieces for section in first.sections}
+    same = {
+        f"{section.name}-{n}"
+        for section in sheet.sections
+        for n, (ours, theirs) in enumerate(zip(section.pieces, held.get(section.name, ()), strict=False))
+        if ours == theirs
+    }
+    body = "".join(section.html(same) for section in sheet.sections)
+    return f'<template id="sheet-{number}">{sheet.head}<ul>{_nav(sheet)}</ul><div>{body}</div></template>\n'
 
 
 def _policy(style: str, script: str) -> str:
@@ -137,45 +234,10 @@ def _losses(content: PageContent) -> str:
         )
     notes = list(dict.fromkeys(content.diff.notes if content.diff else ()))
     notes += [n for n in (content.report.notes if content.report else ()) if not any(n in other for other in notes)]
+    notes = [n for n in notes if n not in content.not_measurable]
     if notes:
         body += "<h3>Notes</h3><ul>" + "".join(f"<li>{escape(x)}</li>" for x in notes) + "</ul>"
     return body
-
-
-# ---- flame graphs --------------------------------------------------------------------------------------------------
-
-
-def _flame(views: Sequence[FlameView]) -> tuple[str, dict[str, Any] | None]:
-    drawn = [v for v in views if len(v.tree)]
-    if not drawn:
-        return "", None
-    table = FrameTable()
-    data, notes, legends = [], [], []
-    # The first views (the whole, and the difference) get the finer grain; splits share what is left.
-    first = FRAME_BUDGET // 2 if len(drawn) > 2 else FRAME_BUDGET // len(drawn)
-    rest = (FRAME_BUDGET - 2 * (FRAME_BUDGET // 4)) // max(1, len(drawn) - 2)
-    for n, view in enumerate(drawn):
-        limit = first if len(drawn) <= 2 else FRAME_BUDGET // 4 if n < 2 else rest
-        folded = fold(view.tree, min_share=0.00004, limit=limit // 2)
-        one = view_data(layout(folded.tree), table, label=view.label, units=view.units)
-        said = (*view.tree.notes, fold_note(folded.frames, folded.share, folded.threshold))
-        one["note"] = clean(" ".join(note if note.endswith(".") else f"{note}." for note in said if note))
-        data.append(one)
-        notes.append(one["note"])
-        legends.append(legend_html(folded.tree))
-    plain = next((x for x, v in zip(legends, drawn, strict=True) if not v.tree.differential), "")
-    differential = next((x for x, v in zip(legends, drawn, strict=True) if v.tree.differential), "")
-    html = (
-        '<p class="note">Click or Enter zooms, Escape resets, arrows walk, / searches. A frame is as wide as its '
-        "cost; in the differential graph blue is less, vermilion more, grey not significant, hatched gone.</p>"
-        '<div class="flamebox nsprof-flame"><div class="controls" id="flame-controls"></div>'
-        f'<div class="legend" data-diff="no">{plain}</div><div class="legend" data-diff="yes">{differential}</div>'
-        '<svg id="flame-svg" class="nsprof-flame" width="100%" height="300" aria-label="Flame graph">'
-        f'<defs>{GONE_PATTERN}</defs><g id="flame-frames"></g></svg>'
-        '<p id="flame-status" role="status" aria-live="polite"></p><p id="flame-note" class="note"></p></div>'
-        "<noscript><p>The flame graph needs scripts; the tables below do not.</p></noscript>"
-    )
-    return html, {"views": data, **table.data()}
 
 
 # ---- functions -----------------------------------------------------------------------------------------------------
@@ -207,56 +269,57 @@ def _report_row(r: FunctionRow) -> list[Any]:
     ]  # fmt: skip
 
 
-def _column(title: str, kind: str, hint: str = "") -> dict[str, str]:
-    return {"title": title, "kind": kind, "hint": hint}
+def _column(title: str, kind: str, hint: str = "", rank: int = 0) -> dict[str, Any]:
+    """A column; where there is no room for all, those of the lowest `rank` (but 0) give way first."""
+    return {"title": title, "kind": kind, "hint": hint, **({"rank": rank} if rank else {})}
 
 
-def _diff_columns(diff: DiffReport) -> list[dict[str, str]]:
+def _diff_columns(diff: DiffReport) -> list[dict[str, Any]]:
     return [
         _column("Function", "name"),
-        _column("Module", "text"),
-        _column("Category", "text"),
+        _column("Module", "text", rank=2),
+        _column("Category", "text", rank=5),
         _column(clean(diff.base_title), "cost", "self cost of the baseline"),
         _column(clean(diff.new_title), "cost", "self cost of the new side"),
         _column("delta", "delta", "new minus base, self cost"),
-        _column("interval", "interval", "confidence interval of the delta"),
+        _column("interval", "interval", "confidence interval of the delta", 4),
         _column("", "hidden"),
-        _column("q", "q", "false discovery rate at which the change is called"),
-        _column("verdict", "verdict", "+ or - significant, ~ not, empty: the runs allow none"),
-        _column("only in", "status", "new: absent from the baseline; gone: absent from the new side"),
-        _column("base total", "cost", "with everything it calls, up to softirq and hardirq entry"),
-        _column("new total", "cost", "with everything it calls, up to softirq and hardirq entry"),
-        _column("samples base", "count"),
-        _column("samples new", "count"),
-        _column("skid", "share", "share of its samples that came late and may belong elsewhere"),
+        _column("q", "q", "false discovery rate at which the change is called", 4),
+        _column("verdict", "verdict", "+ or - significant, ~ not, empty: the runs allow none", 6),
+        _column("only in", "status", "new: absent from the baseline; gone: absent from the new side", 4),
+        _column("base total", "cost", "with everything it calls, up to softirq and hardirq entry", 3),
+        _column("new total", "cost", "with everything it calls, up to softirq and hardirq entry", 3),
+        _column("samples base", "count", rank=1),
+        _column("samples new", "count", rank=1),
+        _column("skid", "share", "share of its samples that came late and may belong elsewhere", 2),
     ]
 
 
-def _report_columns() -> list[dict[str, str]]:
+def _report_columns() -> list[dict[str, Any]]:
     return [
         _column("Function", "name"),
-        _column("Module", "text"),
-        _column("Category", "text"),
+        _column("Module", "text", rank=2),
+        _column("Category", "text", rank=5),
         _column("self", "cost"),
         _column("self share", "share", SHARES),
-        _column("interval", "interval", "confidence interval of self"),
+        _column("interval", "interval", "confidence interval of self", 4),
         _column("", "hidden"),
         _column("total", "cost", "with everything it calls, up to softirq and hardirq entry"),
         _column("total share", "share", SHARES),
-        _column("context", "text"),
-        _column("samples", "count"),
-        _column("skid", "share", "share of its samples that came late and may belong elsewhere"),
+        _column("context", "text", rank=3),
+        _column("samples", "count", rank=1),
+        _column("skid", "share", "share of its samples that came late and may belong elsewhere", 2),
     ]
 
 
-def _functions(content: PageContent) -> dict[str, Any] | None:
+def _functions(content: PageContent, limit: int) -> dict[str, Any] | None:
     if content.diff is not None:
-        rows = [_diff_row(r) for r in content.diff.functions[:FUNCTION_LIMIT]]
-        columns, sort, left = _diff_columns(content.diff), 5, content.diff.functions[FUNCTION_LIMIT:]
+        rows = [_diff_row(r) for r in content.diff.functions[:limit]]
+        columns, sort, left = _diff_columns(content.diff), 5, content.diff.functions[limit:]
         measure, rest = content.diff.measure, math.fsum(r.delta for r in left)
     elif content.report is not None:
-        rows = [_report_row(f) for f in content.report.functions[:FUNCTION_LIMIT]]
-        columns, sort, more = _report_columns(), 3, content.report.functions[FUNCTION_LIMIT:]
+        rows = [_report_row(f) for f in content.report.functions[:limit]]
+        columns, sort, more = _report_columns(), 3, content.report.functions[limit:]
         measure, rest, left = content.report.measure, math.fsum(f.self_cost for f in more), more  # type: ignore[assignment]
     else:
         return None

@@ -125,6 +125,9 @@ class PageContent:
 
     `report` is the new (or only) side; `missing` maps a section ("ledger", "runs", "topology", "flame", ...) to the
     reason it cannot be shown; `not_measurable` are lines for the reader.
+
+    A page may hold several comparisons: `others` are the further ones, which the reader chooses by their `label`
+    ("veth-route against host"; it is in links too), `left_out` says why others still are not there.
     """
 
     title: str
@@ -144,3 +147,6 @@ class PageContent:
     missing: Mapping[str, str] = field(default_factory=dict)
     created: str = ""
     version: str = ""
+    label: str = ""
+    others: tuple[PageContent, ...] = ()
+    left_out: tuple[str, ...] = ()

@@ -11,6 +11,7 @@ from nsprof.render.page_charts import bare, run_points, topology, value_text, wa
 from nsprof.render.page_model import Card, Facts, LedgerEntry, PageContent
 
 __all__ = [
+    "alarms",
     "cards",
     "categories",
     "counted_at",
@@ -166,8 +167,9 @@ def _half(interval: Interval | None, unit: str) -> str:
     return "" if interval is None else f" ± {bare((interval.high - interval.low) / 2, unit)}"
 
 
-def scenario_table(scenarios: ScenarioTable) -> str:
-    """CPU usage / overhead, throughput / changed, unit cost / changed, and the observation of each scenario."""
+def scenario_table(scenarios: ScenarioTable, said: Sequence[str] = ()) -> str:
+    """CPU usage / overhead, throughput / changed, unit cost / changed, and the observation of each scenario; its
+    alarms but those that are `said` already."""
     kernels = len({r.kernel for r in scenarios.rows}) > 1
     heads = ["Scenario", *(["Kernel"] if kernels else []), "CPU usage", "overhead", "Throughput", "changed"]
     heads += ["Unit cost", "changed", "Drops", "Retransmits", "Runs"]
@@ -182,7 +184,9 @@ def scenario_table(scenarios: ScenarioTable) -> str:
         row += [f"{r.drops:,.0f}", f"{r.retransmits:,.0f}", str(r.runs)]
         rows.append(row)
     numeric = range(2 if kernels else 1, len(heads))
-    out = _alarms(scenarios.alarms) + table(heads, rows, caption=scenarios.title or "Scenarios", numeric=numeric)
+    out = _alarms(a for a in scenarios.alarms if a not in said) + table(
+        heads, rows, caption=scenarios.title or "Scenarios", numeric=numeric
+    )
     seen = [(f"{r.kernel}:" if kernels else "") + f"{r.scenario}: {r.observation}" for r in scenarios.rows]
     observed = [text for text, r in zip(seen, scenarios.rows, strict=True) if r.observation and not r.is_baseline]
     out += "".join(f"<p>Observation: {escape(text)}</p>" for text in observed)
@@ -193,13 +197,18 @@ def _alarms(lines: Iterable[str]) -> str:
     return "".join(f'<p class="alarm" role="alert">{escape(line)}</p>' for line in lines)
 
 
-def warnings(content: PageContent) -> str:
+def alarms(content: PageContent) -> list[str]:
     """Alarms of the report and warnings of the comparison."""
     compared = content.diff.warnings if content.diff else ()
     own = content.report.alarms if content.report else ()
     # What the comparison says of a side, in the report's words behind the side's name, is said already.
     lines = [*(a for a in own if not any(w.endswith(f": {a}") for w in compared)), *compared]
-    return _alarms(dict.fromkeys(lines))
+    return list(dict.fromkeys(lines))
+
+
+def warnings(content: PageContent) -> str:
+    """`alarms` as HTML."""
+    return _alarms(alarms(content))
 
 
 # ---- the rest ------------------------------------------------------------------------------------------------------
@@ -250,6 +259,10 @@ def categories(diff: DiffReport | None, report: CostReport | None) -> str:
     )
 
 
+def _small(value: float) -> str:
+    return f"{value:+.3g}" if abs(value) >= 0.001 or value == 0 else f"{value:+.3f}"
+
+
 def ledger(entries: Sequence[LedgerEntry], per: str, notes: Sequence[str] = ()) -> str:
     """Copies, checksums, segments, fragments and drops per unit, both sides where both were counted."""
     if not entries:
@@ -267,7 +280,7 @@ def ledger(entries: Sequence[LedgerEntry], per: str, notes: Sequence[str] = ()) 
         both = not (math.isnan(e.base) or math.isnan(e.new))
         figures = [figure(e.new), size(e.new_bytes)]
         if compared:
-            delta = f"{e.new - e.base:+.3g}" if both else ""
+            delta = _small(e.new - e.base) if both else ""
             figures = [figure(e.base), figure(e.new), delta, size(e.base_bytes), size(e.new_bytes)]
         rows.append([e.what, e.detail, e.where, *figures])
     each = f" per {per}" if per else ""

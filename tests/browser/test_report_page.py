@@ -267,3 +267,112 @@ def test_a_linked_function_is_scrolled_to_within_the_table(visit: Any) -> None:
         const b = document.querySelector('.tall').getBoundingClientRect();
         return r.top > b.top && r.bottom < b.bottom; }"""
     assert page.evaluate(inside)
+
+
+def three() -> Any:
+    """A page of three comparisons: two of its own and one whose functions are others."""
+    first = replace(content(), label="veth-bridge against host", title="udp: veth-bridge against host")
+    diff = diff_report()
+    renamed = tuple(replace(row, name=f"routed_{row.name}") for row in diff.functions)
+    route = replace(
+        first,
+        label="veth-route against host",
+        title="udp: veth-route against host",
+        diff=replace(diff, new_title="veth-route", functions=renamed),
+        views=first.views[:2],
+    )
+    bare = replace(first, label="macvlan against host", title="udp: macvlan against host", views=())
+    return replace(first, others=(route, bare), left_out=("ipvlan: no usable run",))
+
+
+def pick(page: Any) -> Any:
+    return page.locator("#sheet")
+
+
+def test_a_page_of_several_comparisons_lets_choose_one_by_keyboard(visit: Any) -> None:
+    page = visit(report_page(three()))
+    assert pick(page).locator("option").all_text_contents() == [
+        "veth-bridge against host",
+        "veth-route against host",
+        "macvlan against host",
+    ]
+    assert "ipvlan: no usable run" in page.locator("body").inner_text()
+    pick(page).focus()
+    page.keyboard.press("ArrowDown")
+    assert page.title() == "udp: veth-route against host"
+    assert page.locator("h1").text_content().startswith("In veth-route each transaction costs")
+    assert page.evaluate("document.activeElement.id") == "sheet"
+    assert page.locator("#toast").text_content() == "Showing veth-route against host"
+    assert names(page)[0] == "routed_br_handle_frame_finish"
+    assert page.locator("#flame-controls select").first.locator("option").count() == 2
+    page.keyboard.press("ArrowDown")
+    assert page.locator("section#flame").count() == 0  # it has no flame graph
+    assert page.locator("section#environment table").count() == 1  # what all have alike came along
+    page.keyboard.press("Home")
+    assert names(page)[0] == "br_handle_frame_finish"
+    assert page.locator("#flame-frames rect").count() > 10
+    every = page.locator("[id]").evaluate_all("all => all.map(e => e.id)")
+    assert len(every) == len(set(every))
+
+
+def test_links_keep_the_comparison_through_a_reload(visit: Any) -> None:
+    page = visit(report_page(three()))
+    pick(page).select_option(label="veth-route against host")
+    page.locator("#function-table a", has_text="routed_fdb_find_rcu").click()
+    for _ in range(2):
+        assert page.evaluate("location.hash") == "#fn=routed_fdb_find_rcu&sheet=veth-route+against+host"
+        assert pick(page).input_value() == "1"
+        assert page.locator("tr.chosen th").text_content() == "routed_fdb_find_rcu"
+        page.reload()
+    page.locator("nav a", has_text="Topology").click()
+    page.reload()
+    assert page.evaluate("location.hash") == "#at=topology&sheet=veth-route+against+host"
+    assert page.locator("h1").text_content().startswith("In veth-route")
+    assert page.evaluate("Math.abs(document.querySelector('#topology').getBoundingClientRect().top) < 500")
+    pick(page).select_option(label="veth-bridge against host")
+    assert page.evaluate("location.hash") == ""
+    page.reload()
+    assert page.locator("h1").text_content().startswith("In veth-bridge")
+
+
+def test_a_search_goes_along_to_the_next_comparison_and_the_first_comes_back_as_it_was(visit: Any) -> None:
+    page = visit(report_page(three()))
+    page.fill("#flame-controls input[type=search]", "veth_xmit")
+    page.click("thead button:text-is('Function')")
+    pick(page).select_option("1")
+    assert page.evaluate("location.hash") == "#s=veth_xmit&sheet=veth-route+against+host"
+    assert "matched" in page.locator("#flame-controls output").text_content()
+    page.locator("#scenarios button").click()
+    page.wait_for_function("window.nsprofCopied.includes('veth-route')")
+    pick(page).select_option("0")
+    assert names(page) == sorted(names(page))
+    assert page.locator("#scenarios button").count() == 1
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.type") in ("search", "select-one")
+
+
+def test_without_scripts_the_first_comparison_is_there_and_the_others_are_named(visit: Any) -> None:
+    page = visit(report_page(three()), java_script_enabled=False)
+    assert not pick(page).is_visible()
+    assert "macvlan against host) need scripts" in page.locator("body").inner_text()
+    assert page.locator("#function-table").count() == 1
+
+
+@pytest.mark.parametrize("width", [400, 800, 1280, 1440])
+def test_the_function_table_fits_and_can_show_all_columns(visit: Any, width: int) -> None:
+    page = visit(report_page(content()), viewport={"width": width, "height": 900})
+    inside = "document.querySelector('#function-table').offsetWidth <= document.querySelector('.tall').clientWidth"
+    assert page.evaluate(inside)
+    heads = page.locator("#function-table thead th:visible").all_text_contents()
+    assert heads[0] == "Function" and {"host", "veth-bridge", "delta"} <= set(heads)
+    box = page.locator("#function-columns")
+    if width < 1000:  # as for the others: fonts differ
+        assert box.is_visible()
+    if box.is_visible():
+        box.check()
+        assert len(page.locator("#function-table thead th:visible").all_text_contents()) > len(heads)
+        box.uncheck()
+        assert page.evaluate(inside)
+    page.set_viewport_size({"width": 400, "height": 900})
+    page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    assert page.evaluate(inside)

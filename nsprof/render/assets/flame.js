@@ -362,6 +362,7 @@ const NsprofFlame = (function () {
       group.addEventListener("blur", () => { this.mark(); this.hideTip(); });
       group.addEventListener("keydown", (e) => this.key(e));
       document.addEventListener("keydown", (e) => {
+        if (!this.svg.isConnected) return; // another graph has taken its place
         const tag = e.target && e.target.localName;
         if (e.key === "/" && !e.ctrlKey && !e.metaKey && tag !== "input" && tag !== "textarea" && tag !== "select") { e.preventDefault(); this.input.focus(); this.input.select(); }
       });

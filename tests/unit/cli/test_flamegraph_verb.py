@@ -165,7 +165,7 @@ def test_page_from_two_scenarios_of_one_file(bench: Path, tmp_path: Path, capfd:
     assert {"difference by namespace", "difference by device", "difference by context"} <= set(labels)
     units = [unit["label"] for unit in data["flame"]["views"][0]["units"]]
     assert units == ["ns/transaction", "ns/skb", "ns/segment"]
-    rows = {row[0]: row for row in data["functions"]["rows"]}
+    rows = {row[0]: row for row in data["sheets"][0]["functions"]["rows"]}
     assert rows["veth_xmit"][5] == pytest.approx(160, rel=0.03)
     assert "No run counted" in text or "no run counted" in text  # the ledger says why it is missing
 

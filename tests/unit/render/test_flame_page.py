@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
 from dataclasses import replace
@@ -234,3 +235,38 @@ def test_ticks_of_an_axis_do_not_run_into_each_other(unit: str) -> None:
     ends = [(float(x) - 3.3 * len(words), float(x) + 3.3 * len(words)) for x, words in marks]
     assert len(ends) >= 2
     assert all(left[1] < right[0] for left, right in itertools.pairwise(ends))
+
+
+def many_comparisons(count: int, stacks: int) -> PageContent:
+    """So many comparisons of large profiles, each with its own tree."""
+    made = bench()
+    words = [f"some_function_of_the_kernel_{n}" for n in range(3_000)]
+    rows = tuple(DeltaRow(w, "module", "category", 1.23456, 2.34567, n * 1.111, q=0.123) for n, w in enumerate(words))
+    diff = replace(diff_report(), functions=rows)
+
+    def one(number: int) -> PageContent:
+        tree = made.tree(made.stacks(stacks, 3_000), words)
+        views = (FlameView("difference", tree), FlameView("new", replace(tree, differential=False)))
+        return replace(content(), label=f"scenario {number} against host", views=views, diff=diff)
+
+    return replace(one(0), others=tuple(one(n) for n in range(1, count)))
+
+
+def test_many_comparisons_stay_under_three_megabytes_and_name_what_does_not_fit() -> None:
+    text = report_page(many_comparisons(20, 20_000))
+    assert len(text.encode()) < 3_000_000
+    data = json.loads(re.findall(r'id="nsprof-data">(.*?)</script>', text)[0])
+    drawn = [sheet["name"] for sheet in data["sheets"] if sheet["views"]]
+    assert drawn[0] == "scenario 0 against host" and 2 < len(drawn) < 20
+    assert text.count("the flame graphs of so many comparisons do not fit") == 20 - len(drawn)
+    assert all(len(sheet["functions"]["rows"]) >= 100 for sheet in data["sheets"])  # all have their tables
+
+
+def test_a_graph_that_two_comparisons_share_is_in_the_file_once() -> None:
+    page = content()
+    assert len(page.views) >= 2
+    other = replace(page, label="other", views=(replace(page.views[0]), page.views[1]))
+    text = report_page(replace(page, label="first", others=(other,)))
+    data = json.loads(re.findall(r'id="nsprof-data">(.*?)</script>', text)[0])
+    first, second = (sheet["views"] for sheet in data["sheets"])
+    assert first[:2] == second and len(data["flame"]["views"]) == len(page.views)
