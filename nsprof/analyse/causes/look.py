@@ -100,7 +100,7 @@ def rises(*names: str, least: float, ratio: float = 1.2, scope: str = "", what: 
     def look(case: Case) -> Seen | None:
         moved = case.moved(*names, scope=scope)
         base, new = float(moved.base.mean()), float(moved.new.mean())
-        if new - base < least or new < ratio * base:
+        if new <= base or new - base < least or new < ratio * base:
             return None
         if not moves(moved.base, moved.new):
             return None

@@ -167,6 +167,12 @@ def test_a_setting_of_the_machine_counts_for_the_scenario_that_ran_under_it() ->
     assert "net.core.netdev_budget is 1 (base: 300)" in [x.text for x in e.findings[0].evidence]
 
 
+def test_a_counter_that_stands_still_in_single_runs_is_not_mentioned() -> None:
+    profile = pair({}, runs=1, counters={("system", "forks"): (0.0, 0.0)})
+    e = explain(profile, profile, base_scenario="clean", new_scenario="fault")
+    assert not [n for n in e.notes if "processes started" in n]
+
+
 def test_the_page_says_what_became_of_the_traffic() -> None:
     from nsprof.cli.html_report import page_content
 
