@@ -30,6 +30,7 @@ from nsprof.model.profile import (
     Stacks,
     Task,
 )
+from nsprof.store.importers.codes import codes
 
 __all__ = [
     "FrameTable",
@@ -47,6 +48,8 @@ U64 = np.uint64
 _K1, _K2, _K3 = U64(0x9E3779B97F4A7C15), U64(0xBF58476D1CE4E5B9), U64(0xD6E8FEB86659FD93)
 _MAX_EVENTS = 256
 _WORDS = 1 << 15
+_FEW = 4096
+_PROBE = 1024
 _IS_KERNEL, _IS_USER, _IS_ENTRY, _IS_IDLE, _IS_NAMED = 1, 2, 4, 8, 16
 
 
@@ -140,10 +143,18 @@ def _hash_some(
 def grouped(code: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(row where each distinct value first stands, which of them each row is), the values ascending.
 
-    What np.unique gives with return_index and return_inverse, without its stable sort, which takes most of its time.
+    What np.unique gives with return_index and return_inverse. Of long columns in which values are met again only the
+    distinct ones are sorted: sorting is what takes the time.
     """
     if not len(code):
         return np.zeros(0, "i8"), np.zeros(0, "i8")
+    some = code[:: max(1, len(code) // _PROBE)] if len(code) > _FEW else code[:0]
+    if len(np.unique(some)) < len(some):
+        number, seen = codes(code)
+        order = np.argsort(code[seen])
+        rank = np.empty(len(order), "i8")
+        rank[order] = np.arange(len(order))
+        return seen[order], rank[number]
     order = np.argsort(code)
     ordered = code[order]
     new = np.empty(len(code), bool)

@@ -13,24 +13,19 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from nsprof.store.importers.codes import call
+
 __all__ = [
     "HEX",
     "Pieces",
     "digits_after",
     "distinct",
-    "first_rows",
     "newlines",
     "plus_0x",
     "positions",
     "records",
     "repeats",
 ]
-
-try:
-    # pyarrow.compute loads this, and then makes hundreds of Python functions that are not wanted here.
-    from pyarrow._compute import call_function as _call
-except ImportError:
-    from pyarrow.compute import call_function as _call
 
 _PROBE = 4000
 _OFTEN = 10
@@ -111,7 +106,7 @@ def distinct(
     array = pa.BinaryArray.from_buffers(
         pa.binary(), 2 * number, [pa.py_buffer(valid), pa.py_buffer(offsets), pa.py_buffer(text)]
     )
-    coded = _call("dictionary_encode", [array])
+    coded = call("dictionary_encode", [array])
     codes = np.frombuffer(coded.indices.buffers()[1], "i4", count=2 * number)[0::2]
     return codes, _pieces(coded.dictionary)
 
@@ -120,14 +115,6 @@ def _pieces(array: pa.BinaryArray) -> Pieces:
     _, offsets, data = array.buffers()
     at = np.frombuffer(offsets, "i4", count=len(array) + 1, offset=4 * array.offset).astype("i8")
     return Pieces(np.frombuffer(data, "u1") if data is not None and len(data) else np.zeros(0, "u1"), at)
-
-
-def first_rows(codes: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Row of the first appearance of every code, where codes are numbered in the order of their appearance."""
-    top = np.maximum.accumulate(codes)
-    new = np.ones(len(codes), bool)
-    new[1:] = top[1:] > top[:-1]
-    return np.flatnonzero(new)
 
 
 def repeats(buf: NDArray[np.uint8], start: NDArray[np.int64], end: NDArray[np.int64]) -> bool:

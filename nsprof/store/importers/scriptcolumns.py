@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from nsprof.model.profile import FrameKind
 from nsprof.store.importers import assemble as a
 from nsprof.store.importers import columns as c
+from nsprof.store.importers.codes import first_rows
 from nsprof.store.importers.scripttables import BY_ADDRESS, KERNEL_HALF, MEMO_ROWS, NO_DSO, REST, Tables, header_match
 
 __all__ = ["add_blocks", "frames_of"]
@@ -310,7 +311,7 @@ def _stacks(
         which, pieces = c.distinct(buf, first, top)
         leaf[rows] = frames_of(tables, pieces)[which]
         which, _ = c.distinct(buf, np.minimum(top + 1, bottom), bottom)
-        seen = c.first_rows(which)
+        seen = first_rows(which)
         line, begin = _ranges(head[seen] + 2, last[seen])
         frame = _line_frames(tables, buf, ends, line)
         rest[rows] = _rests(tables, frame, begin)[which]

@@ -22,6 +22,7 @@ from nsprof.store.importers.assemble import U64
 from nsprof.store.importers.perfdata import decode as d
 from nsprof.store.importers.perfdata import header as h
 from nsprof.store.importers.perfdata.passed import Passed
+from nsprof.store.importers.perfdata.places import Places
 from nsprof.store.importers.perfdata.records import Batch, Scan
 from nsprof.store.importers.perfdata.resolve import CONTEXT_MAX, Resolver, kernel_symbols, modes_of
 from nsprof.store.importers.perfdata.sideband import LOST, LOST_SAMPLES, THROTTLE, UNTHROTTLE, Side, at_times
@@ -29,7 +30,7 @@ from nsprof.store.importers.perfdata.sideband import LOST, LOST_SAMPLES, THROTTL
 __all__ = ["import_perf_data"]
 
 _NO_CPU = 0xFFFF
-_WORDS = 1 << 20
+_WORDS = 1 << 18
 _COLUMNS = ("event", "chain", "pid", "tid", "time", "cpu", "weight")
 
 
@@ -324,10 +325,14 @@ def _stacks(
         split = life * number + chain
     first, variant = a.grouped(split)
     source, space = chain[first], a.grouped(pid[first].astype("i8") << 24 | life[first])[1]
-    pid, time = pid[first], time[first]
+    order = np.argsort(space, kind="stable")  # what is mapped where is looked up for a whole address space
+    place = np.empty(len(order), "i8")
+    place[order] = np.arange(len(order))
+    source, space, first, variant = source[order], space[order], first[order], place[variant]
+    places = Places(resolver, space, pid[first], time[first])
     ends = np.zeros(len(source) + 1, "i8")
     np.cumsum(np.diff(offsets)[source], out=ends[1:])
-    frames: list[NDArray[np.uint32]] = []
+    numbers: list[NDArray[np.int32]] = []
     counts: list[NDArray[np.int64]] = []
     for low, high in a.spans(ends, _WORDS):  # some at a time: addresses take far more room than frames
         at, words = a.take_rows(flat, offsets, source[low:high])
@@ -338,68 +343,43 @@ def _stacks(
         words, modes, row = words[keep], modes[keep], row[keep]
         counts.append(np.bincount(row, minlength=high - low))
         row += low
-        frames.append(_frames(resolver, words, modes, space=space[row], pid=pid[row], time=time[row]))
+        numbers.append(places.number(words, modes, row))
     del flat
     offsets2 = np.zeros(len(source) + 1, "i8")
     if counts:
         np.cumsum(np.concatenate(counts), out=offsets2[1:])
+    frame = places.frames()
+    frames = [frame[each] for each in numbers]
     stacks, of_variant = a.unique_stacks(np.concatenate(frames) if frames else np.zeros(0, "u4"), offsets2)
     return stacks, of_variant[variant]
-
-
-def _frames(
-    resolver: Resolver,
-    words: NDArray[np.uint64],
-    modes: NDArray[np.uint8],
-    *,
-    space: NDArray[np.int64],
-    pid: NDArray[Any],
-    time: NDArray[Any],
-) -> NDArray[np.uint32]:
-    """Frame of every word; words of one `space` (process and life) mean the same."""
-    frame = np.zeros(len(words), "u4")
-    kernel = np.flatnonzero((modes == 1) | (modes == 3))
-    if len(kernel):
-        first, which = a.grouped(words[kernel])
-        frame[kernel] = resolver.kernel(words[kernel[first]])[which]
-    guest = np.flatnonzero(modes >= 4)
-    if len(guest):
-        frame[guest] = resolver.guest()
-    user = np.flatnonzero((modes == 2) | (modes == 0))
-    if not len(user):
-        return frame
-    user = user[np.argsort(space[user], kind="stable")]
-    # Each address once a space; the hash of both keeps spaces together only in the order of their first rows.
-    mixed = words[user] * U64(0x9E3779B97F4A7C15) ^ (space[user].astype("u8") + U64(1)) * U64(0xD6E8FEB86659FD93)
-    first, which = a.grouped(mixed)
-    order = np.argsort(first)
-    rank = np.empty(len(order), "i8")
-    rank[order] = np.arange(len(order))
-    rows = user[first[order]]
-    frame[user] = resolver.user(space[rows], words[rows], pid[rows], time[rows])[rank[which]]
-    return frame
 
 
 def _tasks(side: Side, columns: dict[str, NDArray[Any]]) -> tuple[NDArray[np.int64], list[tuple[int, int, str]]]:
     """Task of every sample: process, thread, and the name the thread had then."""
     code = columns["pid"].astype("i8") << 32 | (columns["tid"].astype("i8") & 0xFFFFFFFF)
-    distinct, inverse = np.unique(code, return_inverse=True)
-    inverse = inverse.ravel()
-    task = np.zeros(len(code), "i8")
+    first, which = a.grouped(code)
+    number = np.zeros(len(first), "i8")
     table: dict[tuple[int, int, str], int] = {}
-    order = np.argsort(inverse, kind="stable")
-    cuts = np.searchsorted(inverse[order], np.arange(len(distinct) + 1))
-    for index, each in enumerate(distinct.tolist()):
+    renamed: dict[int, tuple[int, int, list[tuple[int, str]]]] = {}
+    for index, each in enumerate(code[first].tolist()):
         pid, tid = each >> 32, np.int64(each).astype("i4").item()
-        rows = order[cuts[index] : cuts[index + 1]]
         history = side.comms.get(tid) or side.comms.get(pid) or [(0, _nameless(pid, tid))]
         if len({name for _, name in history}) == 1:
-            task[rows] = table.setdefault((pid, tid, history[0][1]), len(table))
-            continue
-        names, which = at_times(history, columns["time"][rows])
-        used, which = np.unique(which, return_inverse=True)
-        number = [table.setdefault((pid, tid, names[u]), len(table)) for u in used.tolist()]
-        task[rows] = np.array(number, "i8")[which.ravel()]
+            number[index] = table.setdefault((pid, tid, history[0][1]), len(table))
+        else:
+            renamed[index] = pid, tid, history
+    task = number[which]
+    if renamed:
+        several = np.zeros(len(first), bool)
+        several[list(renamed)] = True
+        rows_of = np.flatnonzero(several[which])
+        rows_of = rows_of[np.argsort(which[rows_of], kind="stable")]
+        ends = np.searchsorted(which[rows_of], np.fromiter(renamed, "i8"), side="right")
+        for rows, (pid, tid, history) in zip(np.split(rows_of, ends[:-1]), renamed.values(), strict=True):
+            names, held = at_times(history, columns["time"][rows])
+            used, held = np.unique(held, return_inverse=True)
+            numbers = [table.setdefault((pid, tid, names[u]), len(table)) for u in used.tolist()]
+            task[rows] = np.array(numbers, "i8")[held.ravel()]
     return task, list(table)
 
 

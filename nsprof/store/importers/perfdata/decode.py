@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nsprof.store.importers.assemble import U64, grouped, hash_rows
+from nsprof.store.importers.assemble import U64, hash_rows
+from nsprof.store.importers.codes import Index, codes
 from nsprof.store.importers.perfdata import header as h
 
 __all__ = ["Chains", "Columns", "decode", "read_values"]
@@ -222,7 +223,7 @@ class Chains:
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, int] = {}
+        self._known = Index()
         self._flat: list[NDArray[np.uint64]] = []
         self._lengths: list[NDArray[np.int64]] = []
         self._mode: list[NDArray[np.uint8]] = []
@@ -258,18 +259,9 @@ class Chains:
     def _intern(
         self, key: NDArray[np.uint64], flat: NDArray[np.uint64], offsets: NDArray[np.int64], mode: NDArray[np.uint8]
     ) -> NDArray[np.uint32]:
-        first, inverse = grouped(key)
-        distinct = key[first]
-        numbers = np.empty(len(distinct), "u4")
-        fresh: list[int] = []
-        known = self._known
-        for at, each in enumerate(distinct.tolist()):
-            number = known.get(each)
-            if number is None:
-                number = known[each] = len(known)
-                fresh.append(at)
-            numbers[at] = number
-        if fresh:
+        which, first = codes(key)
+        numbers, fresh = self._known.add(key[first])
+        if len(fresh):
             rows = first[fresh]
             lengths = np.diff(offsets)[rows]
             total = int(lengths.sum())
@@ -278,7 +270,7 @@ class Chains:
             self._flat.append(flat[pick])
             self._lengths.append(lengths)
             self._mode.append(mode[rows])
-        return numbers[inverse]
+        return numbers.view("u4")[which]
 
     def table(self) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint8]]:
         """(words, offsets, cpumode of the first sample) of all chains in number order."""

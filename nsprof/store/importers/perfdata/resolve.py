@@ -6,11 +6,9 @@ the file itself holds, perf's build-id cache, or this machine's kallsyms when it
 
 from __future__ import annotations
 
-import itertools
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -171,6 +169,7 @@ class Resolver:
         self._side = side
         self._kernel = kernel
         self._dso: dict[tuple[str, bytes], ElfSymbols | None] = {}
+        self._files: dict[tuple[str, bytes], int] = {}
         self.user_files: set[str] = set()
         self.user_missing: set[str] = set()
 
@@ -232,34 +231,31 @@ class Resolver:
         """The frame of code in a virtual machine, of which this file knows nothing."""
         return self._frame("[guest]", "", FrameKind.UNKNOWN, False)
 
-    def user(
-        self, spaces: NDArray[np.int64], addresses: NDArray[np.uint64], pid: NDArray[Any], time: NDArray[Any]
-    ) -> NDArray[np.uint32]:
-        """Frames of (distinct) user addresses; those of one space, which must stand together, mean the same."""
-        out = np.full(len(addresses), self._frame("[unknown]", "", FrameKind.USER, False), "u4")
-        file = np.full(len(addresses), -1, "i8")
-        offset = np.zeros(len(addresses), "u8")
-        files: dict[tuple[str, bytes], int] = {}
-        first = np.flatnonzero(np.diff(spaces, prepend=-1))
-        for low, high in itertools.pairwise([*first.tolist(), len(spaces)]):
-            space = self._side.space_of(int(pid[low]), int(time[low]))
-            maps, which = space.find(addresses[low:high]) if space else ([], np.zeros(0, "i8"))
-            if not maps:
-                continue
-            number, base = np.full(len(maps), -1, "i8"), np.zeros(len(maps), "u8")
-            for each in np.flatnonzero(np.bincount(which + 1)[1:]).tolist():
-                where = maps[each]
-                key = where.file, where.build_id or self._head.build_ids.get(where.file, b"")
-                number[each] = files.setdefault(key, len(files))
-                base[each] = (where.offset - where.start) % (1 << 64)
-            inside = which >= 0
-            file[low:high][inside] = number[which[inside]]
-            offset[low:high][inside] = addresses[low:high][inside] + base[which[inside]]
-        order = np.argsort(file)
-        cuts = np.searchsorted(file[order], np.arange(len(files) + 1))
-        for key, number_of in files.items():
-            rows = order[cuts[number_of] : cuts[number_of + 1]]
-            out[rows] = self._in_file(*key, offset[rows])
+    def mapped(
+        self, addresses: NDArray[np.uint64], pid: int, time: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+        """(number of the file that each address of a process is mapped from at a time or -1, place in the file)."""
+        space = self._side.space_of(pid, time)
+        maps, which = space.find(addresses) if space else ([], np.zeros(0, "i8"))
+        if not maps:
+            return np.full(len(addresses), -1, "i8"), addresses
+        number, base = np.full(len(maps) + 1, -1, "i8"), np.zeros(len(maps) + 1, "u8")
+        for each in np.flatnonzero(np.bincount(which + 1)[1:]).tolist():
+            where = maps[each]
+            key = where.file, where.build_id or self._head.build_ids.get(where.file, b"")
+            number[each] = self._files.setdefault(key, len(self._files))
+            base[each] = (where.offset - where.start) % (1 << 64)
+        return number[which], addresses + base[which]  # the last of both is for those in no mapping
+
+    def user(self, file: NDArray[np.int64], offset: NDArray[np.uint64]) -> NDArray[np.uint32]:
+        """Frames of (distinct) places that `mapped` told."""
+        out = np.full(len(file), self._frame("[unknown]", "", FrameKind.USER, False), "u4")
+        order = np.argsort(file, kind="stable")
+        cuts = np.searchsorted(file[order], np.arange(len(self._files) + 1))
+        for key, number in self._files.items():
+            rows = order[cuts[number] : cuts[number + 1]]
+            if len(rows):
+                out[rows] = self._in_file(*key, offset[rows])
         return out
 
     def _in_file(self, file: str, build_id: bytes, offsets: NDArray[np.uint64]) -> NDArray[np.uint32]:
