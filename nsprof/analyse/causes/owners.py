@@ -37,6 +37,7 @@ class _Pattern:
     under: frozenset[int]
     not_under: frozenset[int]
     conditional: bool
+    passes_to: frozenset[int]
 
 
 def matching(functions: Functions, names: Sequence[str]) -> frozenset[int]:
@@ -65,6 +66,7 @@ def _pattern(number: int, owned: Owned, functions: Functions) -> _Pattern:
         matching(functions, owned.under),
         matching(functions, owned.not_under),
         bool(owned.under),
+        matching(functions, owned.passes_to),
     )
 
 
@@ -118,6 +120,8 @@ def _candidates(path: list[int], patterns: dict[int, list[_Pattern]], *, first: 
     for position in range(first, len(path)):
         for pattern in patterns.get(path[position], ()):
             if pattern.rule in found or (pattern.leaf and position != first):
+                continue
+            if pattern.passes_to and not pattern.passes_to.isdisjoint(path[:position]):
                 continue
             above = path[position + 1 :]
             if pattern.conditional and pattern.under.isdisjoint(above):

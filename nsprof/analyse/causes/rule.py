@@ -28,13 +28,15 @@ class Owned:
     """Call paths whose cost belongs to the cause: everything at or leafward of a frame that `names` matches.
 
     A name that ends in `*` is a prefix. With `under`, only where a frame further to the root matches one of these;
-    `not_under` excludes. `leaf` owns only samples whose leaf it is, not what it calls.
+    `not_under` excludes. `leaf` owns only samples whose leaf it is, not what it calls. `passes_to` are functions that
+    take the packet over from these: they would run without them, too, and so they and what they call are not owned.
     """
 
     names: tuple[str, ...]
     under: tuple[str, ...] = ()
     not_under: tuple[str, ...] = ()
     leaf: bool = False
+    passes_to: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

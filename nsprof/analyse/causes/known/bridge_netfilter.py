@@ -37,7 +37,16 @@ RULE = Rule(
     title="bridged packets go through the IP netfilter hooks",
     what="With bridge-nf-call-iptables every bridged packet is dressed up as a routed one: a FIB look-up, skb "
     "extensions, and all IP chains, conntrack included.",
-    owns=(Owned(words("br_nf_* nf_bridge_* brnf_* setup_pre_routing br_validate_ipv4 br_validate_ipv6")),),
+    owns=(
+        Owned(
+            words("br_nf_* nf_bridge_* brnf_* setup_pre_routing br_validate_ipv4 br_validate_ipv6"),
+            # It calls the bridge's next step itself where the bridge would have.
+            passes_to=words(
+                "br_handle_frame_finish br_forward_finish br_dev_queue_push_xmit br_pass_frame_up "
+                "br_netif_receive_skb br_handle_local_finish"
+            ),
+        ),
+    ),
     signature=words("br_nf_pre_routing br_nf_post_routing br_nf_forward_ip br_nf_forward"),
     checks=(
         more(

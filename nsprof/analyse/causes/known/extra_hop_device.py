@@ -16,7 +16,9 @@ RULE = Rule(
             words(
                 "macvlan_* ipvlan_* netkit_* vlan_* __vlan_* vrf_* bond_* __bond_* team_* tun_* tap_* dummy_* ifb_* "
                 "l3mdev_* macvtap_*"
-            )
+            ),
+            # What the device below does with the packet it would do without this one, too.
+            passes_to=words("dev_hard_start_xmit"),
         ),
     ),
     signature=words(

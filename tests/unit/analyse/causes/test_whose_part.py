@@ -78,6 +78,21 @@ def test_what_another_cause_has_of_a_function_is_said_and_counted_once() -> None
     assert sum(f.delta for f in e.findings) + e.not_explained == pytest.approx(e.total.delta)
 
 
+def test_what_takes_the_packet_over_is_not_its_caller_s() -> None:
+    """br_netfilter calls the bridge's next step itself; without it br_handle_frame would."""
+    bridge = {"devices": {"br0": {"kind": "bridge"}}}
+    facts = tuple({**bridge, "sysctl": {"net.bridge.bridge-nf-call-iptables": v}} for v in ("0", "1"))
+    direct, hooked = "br_handle_frame_finish < br_handle_frame", "br_nf_pre_routing < br_handle_frame"
+    through = f"br_handle_frame_finish < br_nf_hook_thresh < {hooked} < {RX}"
+    e, found = _explained(
+        {f"{direct} < {RX}": 0.0, through: 500.0, f"fdb_find_rcu < {through}": 200.0, f"{hooked} < {RX}": 300.0},
+        base={f"{direct} < {RX}": 500.0, f"fdb_find_rcu < {direct} < {RX}": 200.0},
+        facts=facts,
+    )
+    assert found["bridge-netfilter"].delta == pytest.approx(300, rel=0.1)
+    assert abs(e.not_explained) < 250  # the bridge's own work is where it was
+
+
 _IPI = f"send_call_function_single_ipi < net_rps_send_ipi < {RX}"
 
 
