@@ -105,8 +105,10 @@ def command(files: tuple[str, ...], differential: bool, output: str | None, as_j
 
 
 def _quality(tree: FlameTree, sides: list[tuple[Profile, str | None, str]], options: dict[str, Any]) -> FlameTree:
-    """The tree with a line a side in its head: what was lost, what came late, what nsprof itself cost."""
-    from nsprof.analyse.reporting import quality
+    """The tree with a line a side in its head: what was lost, what came late, what nsprof itself cost; and with the
+    tool that counted its unit."""
+    from nsprof.analyse.reporting import own_count, quality
+    from nsprof.analyse.selection import HOP_KINDS, choose_runs, choose_scenario
     from nsprof.render.flamegraph_text import percent
 
     lines = []
@@ -125,7 +127,13 @@ def _quality(tree: FlameTree, sides: list[tuple[Profile, str | None, str]], opti
         extent = f"{counted(report.samples, 'sample')} in {counted(report.runs, 'run')}"
         lines.append(f"{title}: {extent}; {', '.join(said)}.")
         lines += [f"{title}: {alarm}" for alarm in report.alarms]
-    return replace(tree, notes=tuple(dict.fromkeys((*lines, *tree.notes))))
+    runs = [
+        profile.runs[number]
+        for profile, scenario, _ in sides
+        for number in choose_runs(profile, choose_scenario(profile, scenario), None, hop=options["by"] in HOP_KINDS)
+    ]
+    notes = tuple(dict.fromkeys((*lines, *tree.notes)))
+    return replace(tree, notes=notes, measure=own_count(tree.measure, runs))
 
 
 def _common(options: dict[str, Any]) -> dict[str, Any]:

@@ -183,3 +183,11 @@ def test_page_with_a_baseline_that_is_nowhere(bench: Path, tmp_path: Path, capfd
     assert nsprof("report", bench, "--html", tmp_path / "x.html", "--baseline", "nosuch") == 2
     assert "--baseline nosuch: neither a scenario of the profile nor a file" in capfd.readouterr().err
     assert not (tmp_path / "x.html").exists()
+
+
+def test_a_flame_graph_names_the_tool_that_counted_its_unit(bench: Path, tmp_path: Path) -> None:
+    for name, words in (("one", ("--scenario", "host")), ("two", ("--diff", "--baseline", "host"))):
+        out = tmp_path / f"{name}.svg"
+        assert nsprof("flamegraph", *words, "-o", out, bench) == 0
+        text = out.read_text()
+        assert "ns/transaction (netperf&#39;s own count)" in text and "workload&#39;s own" not in text
