@@ -57,9 +57,13 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moment:
-    """The end of one interval: its raw samples, and every running total as it stood then."""
+    """The end of one interval: its raw samples, and every running total as it stood then.
+
+    The samples end at `at_s`, give or take `uncertain_s`: they are taken while sampling goes on.
+    """
 
     at_s: float
+    uncertain_s: float
     wall: float
     batch: RawBatch
     ticks: RawBatch
@@ -71,7 +75,10 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """One interval. `busy_s` is by CPU; `losses` are those of all kept intervals; `own_s` is nsprof's CPU time."""
+    """One interval. `busy_s` is by CPU; `losses` are those of all kept intervals; `own_s` is nsprof's CPU time.
+
+    `uncertain_s` is how much longer or shorter than `seconds` the span of the samples may have been.
+    """
 
     number: int
     wall: float
@@ -81,6 +88,7 @@ class Snapshot:
     losses: Losses
     own_s: float
     samples: int
+    uncertain_s: float = 0.0
 
 
 class Watch:
@@ -111,20 +119,24 @@ class Watch:
         self.sampler.stop()
 
     def _moment(self) -> Moment:
+        cpu = cputime.read()
+        # Nothing between these two: what is sampled between them is due in one interval and seen in the other.
         window = self.sampler.so_far()
+        batch = self.sampler.read()
         hits = sum(int(t["hits"].sum()) for t in window.tallies)
         own_s = time.process_time() + hits * self.sampler.cost_ns_per_hit / 1e9 + self.sampler.probes_cost_s()
-        batch = self.sampler.read()
+        began_s, ended_s = self.sampler.taken_s
         for key, record in batch.stacks.items():
             if key not in self.stacks:
                 self.stacks[key] = record.copy()
         return Moment(
-            time.monotonic(),
+            (began_s + ended_s) / 2,
+            (ended_s - began_s) / 2,
             time.time(),
             replace(batch, stacks={}),
             _ticks(batch),
             window,
-            cputime.read(),
+            cpu,
             own_s,
             self.devices.now,
         )
@@ -149,13 +161,14 @@ class Watch:
             moment.wall,
             moment.at_s - before.at_s,
             cells,
-            cputime.busy_seconds(before.cpu, moment.cpu),
+            _busy(before, moment),
             losses(
                 self._joined([m.ticks for m in self.moments][1:]),
                 busy_s=cputime.busy_seconds(self.moments[0].cpu, moment.cpu),
             ),
             moment.own_s - before.own_s,
             int(moment.batch.values["count"].sum()),
+            before.uncertain_s + moment.uncertain_s,
         )
 
     def kept(self) -> RawBatch:
@@ -235,6 +248,17 @@ class Watch:
             after_interrupt_enable(record["code"].tobytes()),
             names[0] or "[unknown]",
         )
+
+
+def _busy(before: Moment, after: Moment) -> dict[int, float]:
+    """Busy seconds by CPU in the interval. A CPU's times are read there, which on a busy one takes its time: so its
+    busy share between its own two readings counts, not their difference."""
+    seconds = after.at_s - before.at_s
+    found = {}
+    for cpu, busy_s in cputime.busy_seconds(before.cpu, after.cpu).items():
+        wall_s = (after.cpu.idle[cpu][0] - before.cpu.idle[cpu][0]) / 1e9
+        found[cpu] = min(busy_s / wall_s, 1.0) * seconds if wall_s > 0 else 0.0
+    return found
 
 
 def _ticks(batch: RawBatch) -> RawBatch:

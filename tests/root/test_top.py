@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -282,3 +283,29 @@ def test_a_kill_gives_the_terminal_back(pair: Bed, terminal: Terminal) -> None:
     assert not terminal.alternate()
     assert "Traceback" not in seen
     assert echoes(terminal)
+
+
+def test_cpus_that_do_nothing_but_burn_make_a_hundred_percent_each() -> None:
+    cpus = sorted(os.sched_getaffinity(0))
+    online = os.sysconf("SC_NPROCESSORS_ONLN")
+    if len(cpus) != online or online > 16:
+        pytest.skip(f"{len(cpus)} of {online} CPUs may be used here, or too many to burn")
+    burn = "import os, sys, time\nend = time.monotonic() + 15\nos.sched_setaffinity(0, {int(sys.argv[1])})\n"
+    burn += "while time.monotonic() < end: pass\n"
+    burners = [subprocess.Popen([sys.executable, "-c", burn, str(cpu)]) for cpu in cpus]
+    try:
+        done = nsprof("top", "-b", "-q", "-n", "5", "--json", "-F", "997")
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
+    assert done.returncode == 0, done.stderr
+    shares = []
+    for one in map(json.loads, done.stdout.splitlines()):
+        found = sum(row["cpu_percent"] for row in one["rows"])
+        # Never more than there was time for: a tick a CPU at each end, and what is said to be uncertain.
+        room_s = len(cpus) * (one["seconds"] + one["seconds_uncertain"] + 2 / 997)
+        assert found / 100 * one["seconds"] <= room_s
+        assert sum(one["busy_s"].values()) <= len(cpus) * one["seconds"] * 1.000001
+        shares.append(found / len(cpus))
+    assert statistics.median(shares) == pytest.approx(100, abs=5)

@@ -106,6 +106,8 @@ class Sampler:
         self._windows: list[Window] = []
         self._stack_cache: dict[int, NDArray[Any]] = {}
         self._pending: list[tuple[NDArray[Any], NDArray[Any]]] = []
+        #: time.monotonic() before and after samples were last taken out of the kernel's table
+        self.taken_s = (0.0, 0.0)
         self._window: dict[str, Any] = {}
         self._own_cpu_s = 0.0
 
@@ -317,7 +319,9 @@ class Sampler:
         Call it every few seconds of a long window; sampling goes on meanwhile and nothing is lost by it.
         """
         state = self._loaded()
+        began_s = time.monotonic()
         keys, values = state.samples.take()
+        self.taken_s = (began_s, time.monotonic())
         if len(keys):
             self._pending.append((keys, values))
         # Stacks after samples: a sample's stack is in the table before the sample is, so none is missed.
