@@ -6,7 +6,7 @@ A piece is text[start:end]; no Python object is made for one, only for the disti
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +27,7 @@ __all__ = [
     "repeats",
 ]
 
-_PROBE = 4000
+_PROBE = 1000
 _OFTEN = 10
 _CHUNK = 1 << 18  # a mask of this many bytes stays in the processor's cache
 
@@ -44,6 +44,13 @@ class Pieces:
 
     data: NDArray[np.uint8]
     offsets: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, texts: Sequence[bytes]) -> Pieces:
+        """Some texts as pieces."""
+        offsets = np.zeros(len(texts) + 1, "i8")
+        np.cumsum([len(text) for text in texts], out=offsets[1:])
+        return cls(np.frombuffer(b"".join(texts), "u1"), offsets)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

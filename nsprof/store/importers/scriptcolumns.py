@@ -17,12 +17,11 @@ from nsprof.model.profile import FrameKind
 from nsprof.store.importers import assemble as a
 from nsprof.store.importers import columns as c
 from nsprof.store.importers.codes import first_rows
+from nsprof.store.importers.scriptheads import HeadTexts, head_texts
 from nsprof.store.importers.scripttables import BY_ADDRESS, KERNEL_HALF, MEMO_ROWS, NO_DSO, REST, Tables, header_match
 
-__all__ = ["add_blocks", "frames_of"]
+__all__ = ["Blocks", "add_blocks", "blocks", "frames_of"]
 
-_ROUNDS = 24
-_MAX_HEADER = 4096
 _MANY = 16  # lines without a blank one between them that may be samples by themselves
 _LINES = 100_000
 _BLANKS = 24
@@ -30,18 +29,55 @@ _UNKNOWN = np.frombuffer(b"[unknown] (", "u1")
 _NAME_AT = 18  # tab, address in 16 columns, blank
 
 
-def add_blocks(tables: Tables, text: memoryview, *, beside: bool) -> Iterator[tuple[bytes, bool]]:
-    """Take in all blocks of the usual form; yields the others, in order, each with whether the block before it is
-    one of them too (`beside`: whether the last one of the stretch before was)."""
+@dataclass(slots=True)
+class Blocks:
+    """The blocks of a stretch of text, each a header line and a stack mostly, as far as they are read without
+    knowing what was read before."""
+
+    text: memoryview
+    ends: NDArray[np.int64]  # of all lines
+    head: NDArray[np.int64]  # first line of every block
+    last: NDArray[np.int64]
+    heads: HeadTexts
+    usable: NDArray[np.int64]  # the blocks whose stacks were read
+    stacks: StackTexts
+
+
+@dataclass(slots=True)
+class StackTexts:
+    """Stack lines of some blocks: which of the distinct texts each leaf is, and which of the distinct rests of stacks
+    stands below it (`rest`), a rest being the lines line[begin[i]:begin[i+1]], numbers of distinct texts too."""
+
+    leaf: NDArray[np.int32]
+    leaf_texts: c.Pieces
+    rest: NDArray[np.int64]
+    line: NDArray[np.int32]
+    line_texts: c.Pieces
+    begin: NDArray[np.int64]
+
+
+def blocks(text: memoryview) -> Blocks:
+    """Take a stretch of text apart."""
     buf = np.frombuffer(text, "u1")
     ends = c.newlines(buf)
     head, last = _blocks(ends)
-    begin = _starts(ends, head)
-    heads = _headers(tables, buf, begin, ends[head])
+    heads = head_texts(buf, _starts(ends, head), ends[head])
     second = buf[np.minimum(ends[head] + 1, len(buf) - 1)] if len(buf) else buf
     stacked = (last > head) & ((second == 9) | (second == 32))  # else a line without a stack, and another
-    leaf, rest = _stacks(tables, buf, ends, (head, last), heads.known & stacked)
-    whole = (leaf >= 0) & (rest >= 0)
+    usable = heads.rows[stacked[heads.rows]]
+    return Blocks(text, ends, head, last, heads, usable, _stack_texts(buf, ends, head[usable], last[usable]))
+
+
+def add_blocks(tables: Tables, got: Blocks, *, beside: bool) -> Iterator[tuple[bytes, bool]]:
+    """Take in all blocks of the usual form; yields the others, in order, each with whether the block before it is
+    one of them too (`beside`: whether the last one of the stretch before was)."""
+    buf = np.frombuffer(got.text, "u1")
+    ends, head, last = got.ends, got.head, got.last
+    heads = _meanings(tables, got.heads)
+    leaf, rest = np.full(len(head), -1, "i8"), np.full(len(head), -1, "i8")
+    if len(got.usable):
+        leaf[got.usable], rest[got.usable] = _stacks(tables, got.stacks)
+    whole = heads.known & (leaf >= 0) & (rest >= 0)
     tables.columns.append(heads.columns(np.flatnonzero(whole), leaf, rest))
     odd = np.flatnonzero(~whole)
     tables.last_is_odd = bool(len(whole)) and not whole[-1]
@@ -52,10 +88,10 @@ def add_blocks(tables: Tables, text: memoryview, *, beside: bool) -> Iterator[tu
         first, final = int(head[block]), int(last[block])
         lines = _samples_a_line(tables, buf, ends, first, final) if final - first >= _MANY else None
         if lines is None:
-            yield bytes(text[begin[block] : ends[final]]), joined
+            yield bytes(got.text[_starts(ends, head[block : block + 1])[0] : ends[final]]), joined
             continue
         for line in lines:
-            yield bytes(text[ends[line - 1] + 1 if line else 0 : ends[line]]), False
+            yield bytes(got.text[ends[line - 1] + 1 if line else 0 : ends[line]]), False
 
 
 @dataclass(slots=True)
@@ -100,7 +136,7 @@ def _samples_a_line(
         begin, end = _starts(ends, line), ends[line]
         if (buf[begin] == 9).any():
             return None
-        heads = _headers(tables, buf, begin, end, flat=True)
+        heads = _meanings(tables, head_texts(buf, begin, end, flat=True))
         leaf = np.full(len(line), -1, "i8")
         framed = buf[end - 1] == 41
         leaf[heads.known & ~framed] = tables.unknown
@@ -142,122 +178,21 @@ def _blocks(ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int6
     return first[full], last[full]
 
 
-def _headers(
-    tables: Tables, buf: NDArray[np.uint8], begin: NDArray[np.int64], end: NDArray[np.int64], *, flat: bool = False
-) -> _Heads:
-    """What header lines say. `flat`: something else may follow the event in its line."""
-    number = len(begin)
-    colon, fraction = _colons(buf, begin, end)
-    rows = np.flatnonzero(colon >= 0)
-    time, stamp, good = _times(buf, begin[rows], colon[rows], fraction[rows])
-    rows, stamp, time = rows[good], stamp[good], time[good]
-    stop = end[rows]
-    if flat:
-        behind, fits = _behind_event(buf, colon[rows], stop)
-        rows, stamp, time, stop = rows[fits], stamp[fits], time[fits], behind[fits]
+def _meanings(tables: Tables, texts: HeadTexts) -> _Heads:
+    """What header lines say."""
+    number, rows = texts.number, texts.rows
     times = np.zeros(number, "u8")
-    times[rows] = time
+    times[rows] = texts.time_ns
     stops = np.zeros(number, "i8")
-    stops[rows] = stop
+    stops[rows] = texts.end
     task, cpu, event = (np.full(number, -1, "i8") for _ in range(3))
     weight = np.zeros(number)
-    which, pieces = c.distinct(buf, begin[rows], stamp - 1)
-    found = np.array([_who(tables, text) for text in pieces.tolist()], "i8").reshape(-1, 2)
-    task[rows], cpu[rows] = found[which, 0], found[which, 1]
-    which, pieces = c.distinct(buf, colon[rows], stop)
-    meaning = [_what(tables, text) for text in pieces.tolist()]
-    event[rows] = np.array([m[0] for m in meaning], "i8")[which]
-    weight[rows] = np.array([m[1] for m in meaning], "f8")[which]
+    found = np.array([_who(tables, text) for text in texts.who_texts.tolist()], "i8").reshape(-1, 2)
+    task[rows], cpu[rows] = found[texts.who, 0], found[texts.who, 1]
+    meaning = [_what(tables, text) for text in texts.what_texts.tolist()]
+    event[rows] = np.array([m[0] for m in meaning], "i8")[texts.what]
+    weight[rows] = np.array([m[1] for m in meaning], "f8")[texts.what]
     return _Heads(task, cpu, event, weight, times, stops)
-
-
-def _behind_event(
-    buf: NDArray[np.uint8], colon: NDArray[np.int64], end: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """(place behind the event's colon, whether there is one) of lines whose time ends in a colon."""
-    if not len(colon):
-        return np.zeros(0, "i8"), np.zeros(0, bool)
-    low, high = int(colon[0]), int(end[-1])
-    all_of = c.positions(buf[low:high], 58) + low
-    following = buf[np.minimum(all_of + 1, len(buf) - 1)]
-    all_of = all_of[(following == 32) | (following == 10) | (all_of + 1 == len(buf))]
-    at = np.searchsorted(all_of, colon, side="right")
-    there = np.append(all_of, len(buf))[at]
-    return there + 1, there < end
-
-
-def _colons(
-    buf: NDArray[np.uint8], begin: NDArray[np.int64], end: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(where the colon behind the time stands or -1, digits of its fraction).
-
-    Counted from its end a header's colon stands where it stood in one of the headers before, mostly.
-    """
-    colon, fraction = np.full(len(begin), -1, "i8"), np.zeros(len(begin), "i8")
-    todo = np.flatnonzero(end - begin <= _MAX_HEADER)
-    for turn in range(_ROUNDS):
-        if not len(todo):
-            return colon, fraction
-        first = int(todo[0])
-        at, digits = _find_colon(buf[begin[first] : end[first]].tobytes())
-        if at < 0:
-            todo = todo[1:]
-            continue
-        there = (end[todo] - (int(end[first] - begin[first]) - at)).clip(0)
-        same = (there - digits - 2 > begin[todo]) & (buf[there] == 58) & (buf[there - digits - 1] == 46)
-        same &= (buf[np.minimum(there + 1, len(buf) - 1)] == 32) & (buf[there - 1] >= 48)
-        same[0] = True
-        colon[todo[same]], fraction[todo[same]] = there[same], digits
-        todo = todo[~same]
-        if turn >= 8 and int(same.sum()) * 50 < len(todo):
-            break
-    for row, at, stop in zip(todo.tolist(), begin[todo].tolist(), end[todo].tolist(), strict=True):
-        found, fraction[row] = _find_colon(buf[at:stop].tobytes())
-        colon[row] = at + found if found >= 0 else -1
-    return colon, fraction
-
-
-def _find_colon(head: bytes) -> tuple[int, int]:
-    """(place of the colon behind `seconds.fraction`, digits of the fraction); (-1, 0) if there is none."""
-    at = head.find(b": ")
-    dot = head.rfind(b".", 0, max(at, 0))
-    if at < 0 or not 3 <= at - dot - 1 <= 9 or dot < 2 or not head[dot + 1 : at].isdigit():
-        return -1, 0
-    return at, at - dot - 1
-
-
-def _times(
-    buf: NDArray[np.uint8], begin: NDArray[np.int64], colon: NDArray[np.int64], fraction: NDArray[np.int64]
-) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.bool_]]:
-    """(nanoseconds, where the number begins, whether it is one that a blank stands before)."""
-    width = 24
-    digits = c.records(buf, colon - width, width) - np.uint8(48)  # of nothing but the time, for shorter ones
-    nanoseconds = np.zeros(len(colon), "u8")
-    at = np.zeros(len(colon), "i8")
-    good = np.zeros(len(colon), bool)
-    ten = np.uint64(10)
-    for places in np.unique(fraction).tolist():
-        rows = np.flatnonzero(fraction == places)
-        mine = np.ascontiguousarray(digits[rows].T)
-        value = np.zeros(len(rows), "u8")
-        for step in range(places, 0, -1):
-            value = value * ten + mine[width - step]
-        fine = (mine[width - places :] < 10).all(axis=0)
-        value *= np.uint64(10 ** (9 - places))
-        scale = np.uint64(1_000_000_000)
-        active, length = np.ones(len(rows), bool), np.zeros(len(rows), "i8")
-        for place in range(width - places - 2, max(width - places - 12, 0), -1):
-            active &= mine[place] < 10
-            if not active.any():
-                break
-            value[active] += mine[place][active] * scale
-            length += active
-            scale = scale * ten if length.max() < 10 else scale  # ten digits of seconds fit
-        nanoseconds[rows] = value
-        at[rows] = colon[rows] - places - 1 - length
-        good[rows] = fine & (length > 0)
-    good &= (at - 1 > begin) & (buf[at - 1] == 32)
-    return nanoseconds, at, good
 
 
 def _who(tables: Tables, text: bytes) -> tuple[int, int]:
@@ -290,39 +225,47 @@ def _what(tables: Tables, text: bytes) -> tuple[int, float]:
     return got, float(period) if counted else 1.0
 
 
-def _stacks(
-    tables: Tables,
-    buf: NDArray[np.uint8],
-    ends: NDArray[np.int64],
-    lines: tuple[NDArray[np.int64], NDArray[np.int64]],
-    usable: NDArray[np.bool_],
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(leaf frame, number of the stack below it) of every block; -1 where a line is no frame.
+def _stack_texts(
+    buf: NDArray[np.uint8], ends: NDArray[np.int64], head: NDArray[np.int64], last: NDArray[np.int64]
+) -> StackTexts:
+    """The distinct lines and stacks of some blocks.
 
     Where stacks repeat themselves as text, each text is looked at once; else every line is looked up.
     """
-    leaf, rest = np.full(len(usable), -1, "i8"), np.full(len(usable), -1, "i8")
-    rows = np.flatnonzero(usable)
-    if not len(rows):
-        return leaf, rest
-    head, last = lines[0][rows], lines[1][rows]
     first, top, bottom = ends[head] + 1, ends[head + 1], ends[last]
+    leaf, leaf_texts = c.distinct(buf, first, top)
+    below = head + 2
+    which = np.arange(len(head))
     if c.repeats(buf, top, bottom):
-        which, pieces = c.distinct(buf, first, top)
-        leaf[rows] = frames_of(tables, pieces)[which]
-        which, _ = c.distinct(buf, np.minimum(top + 1, bottom), bottom)
-        seen = first_rows(which)
-        line, begin = _ranges(head[seen] + 2, last[seen])
-        frame = _line_frames(tables, buf, ends, line)
-        rest[rows] = _rests(tables, frame, begin)[which]
-    else:
-        line, begin = _ranges(head + 1, last)
-        frame = _line_frames(tables, buf, ends, line)
-        leaf[rows] = frame[begin[:-1]]
-        below = np.ones(len(frame), bool)
-        below[begin[:-1]] = False
-        rest[rows] = _rests(tables, frame[below], begin - np.arange(len(begin)))
-    return leaf, rest
+        of_text, _ = c.distinct(buf, np.minimum(top + 1, bottom), bottom)
+        seen = first_rows(of_text)
+        below, last, which = below[seen], last[seen], of_text.astype("i8")
+    line, begin = _ranges(below, last)
+    number, texts = c.distinct(buf, ends[line - 1] + 1, ends[line])
+    rests, row = a.unique_stacks(number.view("u4"), begin)
+    return StackTexts(leaf, leaf_texts, row[which], rests.frames.view("i4"), texts, rests.offsets)
+
+
+def _stacks(tables: Tables, got: StackTexts) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(leaf frame, number of the stack below it) of every block; -1 where a line is no frame."""
+    leaf = _known_frames(tables, got.leaf_texts)[got.leaf]
+    frame = _known_frames(tables, got.line_texts)[got.line] if len(got.line) else np.zeros(0, "i8")
+    return leaf, _rests(tables, frame, got.begin)[got.rest]
+
+
+def _known_frames(tables: Tables, lines: c.Pieces) -> NDArray[np.int64]:
+    """`frames_of`, of which what it said is kept: text of one stretch is met again in the others."""
+    texts, known = lines.tolist(), tables.seen
+    out = np.array([known.get(text, -2) for text in texts], "i8")
+    fresh = np.flatnonzero(out == -2)
+    if len(fresh):
+        if len(known) + len(fresh) > MEMO_ROWS:
+            known.clear()
+        new = [texts[row] for row in fresh.tolist()]
+        some = lines if len(new) == len(texts) else c.Pieces.of(new)
+        out[fresh] = frames_of(tables, some)
+        known.update(zip(new, out[fresh].tolist(), strict=True))
+    return out
 
 
 def _ranges(first: NDArray[np.int64], last: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -331,13 +274,6 @@ def _ranges(first: NDArray[np.int64], last: NDArray[np.int64]) -> tuple[NDArray[
     begin = np.zeros(len(length) + 1, "i8")
     np.cumsum(length, out=begin[1:])
     return np.arange(int(begin[-1])) + np.repeat(first - begin[:-1], length), begin
-
-
-def _line_frames(
-    tables: Tables, buf: NDArray[np.uint8], ends: NDArray[np.int64], line: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    which, pieces = c.distinct(buf, ends[line - 1] + 1, ends[line])
-    return frames_of(tables, pieces)[which]
 
 
 def _rests(tables: Tables, frame: NDArray[np.int64], begin: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -73,6 +73,7 @@ class Tables:
         self.frames = a.FrameTable()
         self.named: list[bool] = []
         self.lines: dict[bytes, int] = {}
+        self.seen: dict[bytes, int] = {}
         self.symbols: dict[bytes, int] = {}
         self.places: dict[bytes, tuple[FrameKind, str]] = {}
         self.flat = array("I")

@@ -1,0 +1,37 @@
+"""Work on the pieces of a large input beside the work on those before them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+__all__ = ["WORKERS", "ahead"]
+
+#: Threads beside the one that puts together what they made. More would wait for it, and hold more pieces in memory.
+WORKERS = min(2, len(os.sched_getaffinity(0)))
+
+_Item = TypeVar("_Item")
+_Made = TypeVar("_Made")
+
+
+def ahead(function: Callable[[_Item], _Made], items: Iterable[_Item], *, several: bool = True) -> Iterator[_Made]:
+    """`function` of every item, in order, up to WORKERS items being worked on beforehand in threads.
+
+    For functions that spend their time in numpy and Arrow, which let other threads run. Without `several` (an input
+    of one piece), and on one CPU, no thread is started.
+    """
+    if not several or WORKERS < 2:
+        yield from map(function, items)
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(WORKERS) as pool:
+        rest = iter(items)
+        pending = deque(pool.submit(function, item) for item in itertools.islice(rest, WORKERS))
+        while pending:
+            made = pending.popleft().result()
+            pending.extend(pool.submit(function, item) for item in itertools.islice(rest, 1))
+            yield made
