@@ -110,7 +110,7 @@ def _namespace(space: Any, type_of: TypeOf) -> Iterator[Typed]:
     heads = type_of("struct hlist_head")
     for member in ("dev_index_head", "dev_name_head"):
         pointer = getattr(space, member)
-        yield Typed(pointer.value_(), heads.size * 256, None, member, member=f"struct net.{member}[]")
+        yield Typed(pointer.value_(), heads.size * 256, None, member, member="struct hlist_head[]")
     hooks = type_of("struct nf_hook_entries")
     for family in ("hooks_ipv4", "hooks_ipv6", "hooks_bridge"):
         for each in getattr(space.nf, family):
@@ -181,8 +181,7 @@ def _route(info: Any, type_of: TypeOf, shift: int) -> Iterator[Typed]:
     for number in range(count):
         pointer = info.fib_nh[number].nh_common.nhc_pcpu_rth_output
         if pointer:
-            member = "struct fib_nh_common.nhc_pcpu_rth_output"
-            yield Typed(pointer.value_() + shift, _POINTER_BYTES, None, "route of a next hop", 1, member, "percpu")
+            yield Typed(pointer.value_() + shift, _POINTER_BYTES, None, "nhc_pcpu_rth_output", kind="percpu")
 
 
 def _device(device: Any, type_of: TypeOf, shift: int) -> Iterator[Typed]:
