@@ -71,6 +71,7 @@ def judge(fault: Fault, profile: Profile, where: str) -> Verdict:
         base_scenario="clean",
         new_scenario="fault",
         where=Filter(side=fault.side, everyone=fault.everyone),
+        per=fault.per,
     )
     names = [f.cause for f in e.findings]
     rank = next((i for i, n in enumerate(names, 1) if n in fault.expect), 0)

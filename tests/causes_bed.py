@@ -66,6 +66,7 @@ class Fault:
     during: During = nullcontext
     side: Literal["dut", "remote", "all"] = "dut"
     everyone: bool = False
+    per: str | None = None  # the unit of work, where that is not the workload's own
 
     @property
     def twin(self) -> Fault:
