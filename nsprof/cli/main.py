@@ -14,6 +14,7 @@ import os
 import signal
 import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,17 +55,29 @@ class _ReaderGone(Exception):
     """Who read our output has closed it."""
 
 
-class _Verbs(click.Group):
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb; a closed pipe passes click by, which would make it status 1."""
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError as error:
+@contextlib.contextmanager
+def _reader_may_leave() -> Iterator[None]:
+    """A closed pipe passes click by, which would make it status 1."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise _ReaderGone from error
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # rich makes it status 1 as well
             raise _ReaderGone from error
-        except SystemExit as error:
-            if isinstance(error.__context__, BrokenPipeError):  # rich makes it status 1 as well
-                raise _ReaderGone from error
-            raise
+        raise
+
+
+class _Verbs(click.Group):
+    def make_context(self, *args: Any, **words: Any) -> click.Context:
+        """Parse the program's own options; --help writes here."""
+        with _reader_may_leave():
+            return super().make_context(*args, **words)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb."""
+        with _reader_may_leave():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -75,6 +88,10 @@ class _Verbs(click.Group):
         module = importlib.import_module(f"nsprof.cli.{VERBS[cmd_name][0]}")
         command: click.Command = module.command
         _add_quiet(command)
+        if "_NSPROF_COMPLETE" not in os.environ:
+            from nsprof.cli.words import check_words
+
+            check_words(command)
         if "_NSPROF_COMPLETE" in os.environ:  # a shell asks for completions
             from nsprof.cli import completion
 

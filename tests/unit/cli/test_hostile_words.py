@@ -106,7 +106,7 @@ def test_a_file_never_gets_the_number_of_a_closed_stream(profile: Path) -> None:
         (("record", "--timeout", "nan", "--", "true"), "not a number of seconds"),
         (("record", "--timeout", "1e300", "--", "true"), "is not in the range"),
         (("bench", "--max-time", "nan", "--", "true"), "not a number of seconds"),
-        (("record", "-o", "", "--", "true"), "an empty word is no file"),
+        (("record", "-o", "", "--", "true"), "an empty word"),
         (("report", ""), "an empty word"),
         (("info", ""), "an empty word"),
     ],

@@ -1,0 +1,67 @@
+"""What no verb's command line may hold: an option or file that is the empty string (a variable that was not set), and
+two options of which only one can hold."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import click
+
+from nsprof.errors import UsageError
+
+__all__ = ["check_words"]
+
+#: Options whose empty value means something.
+_MAY_BE_EMPTY = ("--append", "--filter")
+
+
+def check_words(command: click.Command) -> None:
+    """Make `command`, and the commands of a group, refuse such words before they do anything."""
+    if isinstance(command, click.Group):
+        for inner in command.commands.values():
+            check_words(inner)
+        return
+    if getattr(command, "_words_checked", False):
+        return
+    parse = command.parse_args
+
+    def checked(ctx: click.Context, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:
+            _check(command, ctx, list(args))
+        return parse(ctx, args)
+
+    command.parse_args = checked  # type: ignore[method-assign]
+    command._words_checked = True  # type: ignore[attr-defined]
+
+
+def _check(command: click.Command, ctx: click.Context, args: list[str]) -> None:
+    """Raises UsageError; what click itself would refuse is left to it."""
+    try:
+        values, _, order = command.make_parser(ctx).parse_args(args)
+    except click.UsageError:
+        return
+    if any(isinstance(param, click.Option) and param.name == "help" for param in order):
+        return
+    for param in command.params:
+        if _is_empty(param, values.get(param.name or "")):
+            name = max(param.opts, key=len) if isinstance(param, click.Option) else param.human_readable_name
+            raise UsageError(f"{name}: an empty word", f"leave {name} out, or give it a value")
+    same: dict[str, list[str]] = defaultdict(list)
+    for param in order:
+        if isinstance(param, click.Option) and param.is_flag and param.name:
+            same[param.name].append(max(param.opts, key=len))
+    for names in same.values():
+        distinct = list(dict.fromkeys(names))
+        if len(distinct) > 1:
+            raise UsageError(
+                f"{' and '.join(distinct)} exclude each other", f"give one of them only, such as {distinct[0]}"
+            )
+
+
+def _is_empty(param: click.Parameter, value: Any) -> bool:
+    if isinstance(param, click.Option) and (param.is_flag or param.count or set(param.opts) & set(_MAY_BE_EMPTY)):
+        return False
+    if param.type is click.UNPROCESSED:  # the words of a command that is run
+        return False
+    return value == "" or (isinstance(value, (list, tuple)) and "" in value)
