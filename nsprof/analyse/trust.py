@@ -31,6 +31,8 @@ __all__ = [
 LOSS_LIMIT = 0.01
 STEAL_LIMIT = 0.01
 SUM_LIMIT = 0.02
+#: Of what refused probes would have counted so many kinds are named in a report; `nsprof info` has them all.
+_NAMED = 4
 #: A few ticks more or less are no disagreement of sums, however short the recording was.
 _LEAST_S = 0.01
 
@@ -101,7 +103,7 @@ def _runs(chosen: View, numbers: Sequence[int]) -> str:
 
 
 def refused(profile: Profile) -> list[str]:
-    """Probes that did not stand, a line a reason: on one kernel many fail for the same one."""
+    """Probes that did not stand, a short line a reason: on one kernel many fail for the same one."""
     by_reason: dict[tuple[str, str], dict[str, str]] = {}
     for probe in profile.probes:
         if probe.state not in ("refused", "shed"):
@@ -114,10 +116,13 @@ def refused(profile: Profile) -> list[str]:
         what = (
             ("probe " if len(lost_by) == 1 else "probes ") + ", ".join(lost_by) if few else f"{len(lost_by)} probes"
         )
-        missing = [part.removesuffix(" by this function") for lost in lost_by.values() for part in lost.split(", ")]
+        parts = [part.removesuffix(" by this function") for lost in lost_by.values() for part in lost.split(", ")]
+        missing = list(dict.fromkeys(filter(None, parts)))
         words = f"{what} {state}{f': {reason}' if reason else ''}"
-        if any(missing):
-            words += f"; not counted by them: {', '.join(dict.fromkeys(filter(None, missing)))}"
+        if len(missing) > _NAMED:
+            words += f"; {len(missing)} kinds of events not counted by them: {', '.join(missing[:_NAMED])} ..."
+        elif missing:
+            words += f"; not counted by them: {', '.join(missing)}"
         lines.append(words + ("" if few else " (nsprof info lists them)"))
     return lines
 

@@ -24,7 +24,7 @@ from nsprof.render.page_model import (
 )
 from nsprof.units import DENOMINATOR_NOUNS, format_quantity
 
-__all__ = ["Side", "environment", "ledger", "losses", "not_measurable", "run_facts", "topology"]
+__all__ = ["Side", "environment", "ledger", "losses", "not_measurable", "refused_probes", "run_facts", "topology"]
 
 _ROWS = 300  # facts of one group that are listed
 _LINES = 8  # devices of one namespace that are drawn
@@ -183,6 +183,18 @@ def not_measurable(sides: Sequence[Side]) -> tuple[str, ...]:
         lines += refused(side.profile)
         lines += [str(n) for n in side.profile.meta.get("notes") or ()]
     return tuple(dict.fromkeys(lines))
+
+
+def refused_probes(sides: Sequence[Side]) -> Facts | None:
+    """Every probe that was refused or shed: what it would have counted, and why it does not."""
+    rows: dict[tuple[str, tuple[str, ...]], None] = {}
+    for side in sides:
+        for probe in side.profile.probes:
+            if probe.state in ("refused", "shed"):
+                reason, _, lost = probe.reason.partition("; not counted: ")
+                rows[probe.name, (lost, f"{probe.state}: {reason}" if reason else probe.state)] = None
+    title = "Each probe that was refused or shed"
+    return Facts(title, ("would count", "why not"), tuple(rows), folded=True) if rows else None
 
 
 #: Events a unit below which they are listed last.

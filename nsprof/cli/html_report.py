@@ -149,6 +149,7 @@ def _content(sides: _Sides, options: Mapping[str, Any], trees: dict[tuple[int, s
         environment=html_facts.environment(sides.all),
         losses=html_facts.losses(sides.all, reports) if reports[-1].measure.kind == "sampled" else None,
         not_measurable=html_facts.not_measurable(sides.all),
+        refused=html_facts.refused_probes(sides.all),
         missing=missing,
         created=str(sides.new.profile.meta.get("created") or ""),
         version=__version__,

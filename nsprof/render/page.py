@@ -232,6 +232,7 @@ def _losses(content: PageContent) -> str:
             + "".join(f"<li>{escape(x)}</li>" for x in content.not_measurable)
             + "</ul>"
         )
+    body += parts.facts(content.refused) if content.refused else ""
     notes = list(dict.fromkeys(content.diff.notes if content.diff else ()))
     notes += [n for n in (content.report.notes if content.report else ()) if not any(n in other for other in notes)]
     notes = [n for n in notes if n not in content.not_measurable]

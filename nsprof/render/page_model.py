@@ -124,7 +124,8 @@ class PageContent:
     """Everything on the page. What is None or empty gets no section, or a line that says why it is missing.
 
     `report` is the new (or only) side; `missing` maps a section ("ledger", "runs", "topology", "flame", ...) to the
-    reason it cannot be shown; `not_measurable` are lines for the reader.
+    reason it cannot be shown; `not_measurable` are lines for the reader,
+    `refused` every probe behind them.
 
     A page may hold several comparisons: `others` are the further ones, which the reader chooses by their `label`
     ("veth-route against host"; it is in links too), `left_out` says why others still are not there.
@@ -143,6 +144,7 @@ class PageContent:
     environment: tuple[Facts, ...] = ()
     losses: Facts | None = None
     not_measurable: tuple[str, ...] = ()
+    refused: Facts | None = None
     cards: tuple[Card, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
     created: str = ""

@@ -275,3 +275,20 @@ def test_reading_needs_neither_root_nor_bcc(place: Path) -> None:
         [sys.executable, "-c", code], cwd=place, capture_output=True, text=True, timeout=120, **options
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_many_kinds_that_refused_probes_do_not_count_make_a_short_line(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = bench_profile(runs=1)
+    probes = [ProbeInfo(f"p{n}", f"p{n}", "none", "refused", f"no kprobes; not counted: kind{n}") for n in range(28)]
+    store.save(profile.with_(probes=(*profile.probes, *probes)), place / "many.nsprof")
+    out = " ".join(call(capsys, "report", "many.nsprof", "--scenario", "host")[1].split())
+    assert (
+        "28 probes refused: no kprobes; 28 kinds of events not counted by them: kind0, kind1, kind2, kind3 ..." in out
+    )
+    assert "kind4" not in out
+    assert all(f"kind{n}" in call(capsys, "info", "many.nsprof")[1] for n in (4, 27))
+    assert call(capsys, "report", "many.nsprof", "--html", "many.html")[0] == 0
+    page = (place / "many.html").read_text()
+    assert page.count("<summary>Each probe that was refused or shed (28)</summary>") == 1 and "kind27" in page
