@@ -17,20 +17,21 @@ _Item = TypeVar("_Item")
 _Made = TypeVar("_Made")
 
 
-def ahead(function: Callable[[_Item], _Made], items: Iterable[_Item], *, several: bool = True) -> Iterator[_Made]:
+def ahead(function: Callable[[_Item], _Made], items: Iterable[_Item]) -> Iterator[_Made]:
     """`function` of every item, in order, up to WORKERS items being worked on beforehand in threads.
 
-    For functions that spend their time in numpy and Arrow, which let other threads run. Without `several` (an input
-    of one piece), and on one CPU, no thread is started.
+    For functions that spend their time in numpy and Arrow, which let other threads run. For an input of one piece,
+    and on one CPU, no thread is started.
     """
-    if not several or WORKERS < 2:
-        yield from map(function, items)
+    rest = iter(items)
+    begin = list(itertools.islice(rest, WORKERS))
+    if len(begin) < 2:
+        yield from map(function, itertools.chain(begin, rest))
         return
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(WORKERS) as pool:
-        rest = iter(items)
-        pending = deque(pool.submit(function, item) for item in itertools.islice(rest, WORKERS))
+        pending = deque(pool.submit(function, item) for item in begin)
         while pending:
             made = pending.popleft().result()
             pending.extend(pool.submit(function, item) for item in itertools.islice(rest, 1))

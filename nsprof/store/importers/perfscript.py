@@ -16,7 +16,7 @@ from nsprof.model.profile import Profile, Run, Stacks
 from nsprof.store.importers import assemble as a
 from nsprof.store.importers.ahead import ahead
 from nsprof.store.importers.scripttables import NO_TIME, SOURCE, TRACE, Tables, header_match
-from nsprof.store.importers.text import STRETCH, stretches, to_utf8
+from nsprof.store.importers.text import stretches, to_utf8
 
 __all__ = ["import_perf_script", "looks_like"]
 
@@ -47,7 +47,7 @@ def import_perf_script(buf: memoryview, name: str) -> tuple[Profile, bool]:
     tables = Tables()
     buf = _whole_lines(tables, buf)
     beside = False
-    for got in ahead(blocks, stretches(buf, b"\n\n"), several=len(buf) > STRETCH):
+    for got in ahead(blocks, stretches(buf, b"\n\n")):
         for piece, follows in add_blocks(tables, got, beside=beside):
             _slowly(tables, piece, follows=follows)
         beside = tables.last_is_odd

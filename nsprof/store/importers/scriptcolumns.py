@@ -13,12 +13,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nsprof.model.profile import FrameKind
 from nsprof.store.importers import assemble as a
 from nsprof.store.importers import columns as c
 from nsprof.store.importers.codes import first_rows
 from nsprof.store.importers.scriptheads import HeadTexts, head_texts
-from nsprof.store.importers.scripttables import BY_ADDRESS, KERNEL_HALF, MEMO_ROWS, NO_DSO, REST, Tables, header_match
+from nsprof.store.importers.scriptlines import NAME_AT, LineTexts, line_texts
+from nsprof.store.importers.scripttables import (
+    BY_ADDRESS,
+    BY_HALF,
+    BY_LINE,
+    KERNEL_HALF,
+    MEMO_ROWS,
+    NO_DSO,
+    REST,
+    UNSEEN,
+    Tables,
+    header_match,
+)
 
 __all__ = ["Blocks", "add_blocks", "blocks", "frames_of"]
 
@@ -26,7 +37,6 @@ _MANY = 16  # lines without a blank one between them that may be samples by them
 _LINES = 100_000
 _BLANKS = 24
 _UNKNOWN = np.frombuffer(b"[unknown] (", "u1")
-_NAME_AT = 18  # tab, address in 16 columns, blank
 
 
 @dataclass(slots=True)
@@ -45,15 +55,16 @@ class Blocks:
 
 @dataclass(slots=True)
 class StackTexts:
-    """Stack lines of some blocks: which of the distinct texts each leaf is, and which of the distinct rests of stacks
-    stands below it (`rest`), a rest being the lines line[begin[i]:begin[i+1]], numbers of distinct texts too."""
+    """Stacks of some blocks: `leaves`, a line each, and `lines`, the rests of distinct stacks one behind the other,
+    each from begin[i] to begin[i+1], and which of them stands below each leaf (`rest`).
 
-    leaf: NDArray[np.int32]
-    leaf_texts: c.Pieces
-    rest: NDArray[np.int64]
-    line: NDArray[np.int32]
-    line_texts: c.Pieces
+    Where no stack is met again `leaves` is None: then each stack is in `lines` whole.
+    """
+
+    leaves: LineTexts | None
+    lines: LineTexts
     begin: NDArray[np.int64]
+    rest: NDArray[np.int32]
 
 
 def blocks(text: memoryview) -> Blocks:
@@ -76,7 +87,7 @@ def add_blocks(tables: Tables, got: Blocks, *, beside: bool) -> Iterator[tuple[b
     heads = _meanings(tables, got.heads)
     leaf, rest = np.full(len(head), -1, "i8"), np.full(len(head), -1, "i8")
     if len(got.usable):
-        leaf[got.usable], rest[got.usable] = _stacks(tables, got.stacks)
+        leaf[got.usable], rest[got.usable] = _stacks(tables, buf, got.stacks)
     whole = heads.known & (leaf >= 0) & (rest >= 0)
     tables.columns.append(heads.columns(np.flatnonzero(whole), leaf, rest))
     odd = np.flatnonzero(~whole)
@@ -146,9 +157,9 @@ def _samples_a_line(
         for _ in range(_BLANKS):
             at = at + (buf[at] == 32)
         stop = c.digits_after(buf, at, 16)
-        fits = (stop > at) & (stop - _NAME_AT + 1 >= heads.end[rows]) & (stop < end[rows])
+        fits = (stop > at) & (stop - NAME_AT + 1 >= heads.end[rows]) & (stop < end[rows])
         rows, stop = rows[fits], stop[fits]
-        which, pieces = c.distinct(buf, stop - _NAME_AT + 1, end[rows])
+        which, pieces = c.distinct(buf, stop - NAME_AT + 1, end[rows])
         leaf[rows] = frames_of(tables, pieces)[which]
         left = line[leaf < 0]
         if (buf[_starts(ends, left)] == 32).any():
@@ -228,43 +239,47 @@ def _what(tables: Tables, text: bytes) -> tuple[int, float]:
 def _stack_texts(
     buf: NDArray[np.uint8], ends: NDArray[np.int64], head: NDArray[np.int64], last: NDArray[np.int64]
 ) -> StackTexts:
-    """The distinct lines and stacks of some blocks.
-
-    Where stacks repeat themselves as text, each text is looked at once; else every line is looked up.
-    """
-    first, top, bottom = ends[head] + 1, ends[head + 1], ends[last]
-    leaf, leaf_texts = c.distinct(buf, first, top)
-    below = head + 2
-    which = np.arange(len(head))
-    if c.repeats(buf, top, bottom):
-        of_text, _ = c.distinct(buf, np.minimum(top + 1, bottom), bottom)
-        seen = first_rows(of_text)
-        below, last, which = below[seen], last[seen], of_text.astype("i8")
-    line, begin = _ranges(below, last)
-    number, texts = c.distinct(buf, ends[line - 1] + 1, ends[line])
-    rests, row = a.unique_stacks(number.view("u4"), begin)
-    return StackTexts(leaf, leaf_texts, row[which], rests.frames.view("i4"), texts, rests.offsets)
+    """The lines of some blocks' stacks. Where stacks repeat themselves as text, each text is looked at once."""
+    top, bottom = ends[head + 1], ends[last]
+    if not c.repeats(buf, top, bottom):
+        line, begin = _ranges(head + 1, last)
+        lines = line_texts(buf, ends[line - 1] + 1, ends[line])
+        return StackTexts(None, lines, begin, np.zeros(0, "i4"))
+    leaves = line_texts(buf, ends[head] + 1, top)
+    rest, _ = c.distinct(buf, np.minimum(top + 1, bottom), bottom)
+    seen = first_rows(rest)
+    line, begin = _ranges(head[seen] + 2, last[seen])
+    return StackTexts(leaves, line_texts(buf, ends[line - 1] + 1, ends[line]), begin, rest)
 
 
-def _stacks(tables: Tables, got: StackTexts) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _stacks(tables: Tables, buf: NDArray[np.uint8], got: StackTexts) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(leaf frame, number of the stack below it) of every block; -1 where a line is no frame."""
-    leaf = _known_frames(tables, got.leaf_texts)[got.leaf]
-    frame = _known_frames(tables, got.line_texts)[got.line] if len(got.line) else np.zeros(0, "i8")
-    return leaf, _rests(tables, frame, got.begin)[got.rest]
+    frame = _frames(tables, buf, got.lines)
+    if got.leaves is not None:
+        return _frames(tables, buf, got.leaves), _rests(tables, frame, got.begin)[got.rest]
+    top = got.begin[:-1]
+    below = np.ones(len(frame), bool)
+    below[top] = False
+    return frame[top], _rests(tables, frame[below], got.begin - np.arange(len(got.begin)))
 
 
-def _known_frames(tables: Tables, lines: c.Pieces) -> NDArray[np.int64]:
-    """`frames_of`, of which what it said is kept: text of one stretch is met again in the others."""
-    texts, known = lines.tolist(), tables.seen
-    out = np.array([known.get(text, -2) for text in texts], "i8")
-    fresh = np.flatnonzero(out == -2)
-    if len(fresh):
-        if len(known) + len(fresh) > MEMO_ROWS:
-            known.clear()
-        new = [texts[row] for row in fresh.tolist()]
-        some = lines if len(new) == len(texts) else c.Pieces.of(new)
-        out[fresh] = frames_of(tables, some)
-        known.update(zip(new, out[fresh].tolist(), strict=True))
+def _frames(tables: Tables, buf: NDArray[np.uint8], lines: LineTexts) -> NDArray[np.int64]:
+    """Frame of every line; -1 for what is none."""
+    seen = tables.tails
+    if len(seen) > MEMO_ROWS:
+        seen.clear()
+    told = [seen.get(text, UNSEEN) for text in lines.tails]
+    for number, text in enumerate(lines.tails) if UNSEEN in told else ():
+        if told[number] == UNSEEN:
+            told[number] = seen[text] = tables.tail(text)
+    out = np.array([*told, BY_LINE], "i8")[lines.tail]  # the last one is for those of another form, -1
+    if out.size and int(out.min()) < -1:
+        half = np.flatnonzero(out == BY_HALF)
+        if len(half):
+            out[half] = np.where(lines.kernel(buf, half), BY_LINE, tables.nowhere)
+        odd = np.flatnonzero(out == BY_LINE)
+        which, pieces = c.distinct(buf, lines.start[odd], lines.end[odd])
+        out[odd] = frames_of(tables, pieces)[which]
     return out
 
 
@@ -293,7 +308,7 @@ def frames_of(tables: Tables, lines: c.Pieces) -> NDArray[np.int64]:
     """
     out = np.full(len(lines), -2, "i8")
     data, start, end = lines.data, lines.offsets[:-1], lines.offsets[1:]
-    usual = np.flatnonzero(end - start > _NAME_AT + 3)
+    usual = np.flatnonzero(end - start > NAME_AT + 3)
     if len(usual):
         address, good = _addresses(data, start[usual])
         good &= data[end[usual] - 1] == 41
@@ -302,12 +317,12 @@ def frames_of(tables: Tables, lines: c.Pieces) -> NDArray[np.int64]:
         plus = c.plus_0x(data)
         low = np.searchsorted(plus, start[usual])
         count = np.searchsorted(plus, end[usual]) - low
-        name = start[usual] + _NAME_AT
+        name = start[usual] + NAME_AT
         nameless = count == 0
         for place, byte in enumerate(_UNKNOWN):
             nameless &= data[np.minimum(name + place, len(data) - 1)] == byte
         nowhere = _nameless(tables, lines, out, usual[nameless], address[nameless])
-        out[usual[nameless][nowhere]] = tables.frame_number("[unknown]", "", FrameKind.USER, False)
+        out[usual[nameless][nowhere]] = tables.nowhere
         _offset_named(tables, lines, out, usual[count == 1], plus[low[count == 1]])
         bare = (count == 0) & ~nameless
         _same_text(tables, lines, out, usual[bare], name[bare])
@@ -321,7 +336,7 @@ def _addresses(data: NDArray[np.uint8], start: NDArray[np.int64]) -> tuple[NDArr
     column = c.HEX[c.records(data, start + 1, 16)]
     digit = column < 16
     good = (digit | (column == 16)).all(axis=1) & digit[:, -1] & ~(digit[:, :-1] & ~digit[:, 1:]).any(axis=1)
-    good &= ((data[start] == 9) | (data[start] == 32)) & (data[start + 17] == 32) & (data[start + _NAME_AT] > 32)
+    good &= ((data[start] == 9) | (data[start] == 32)) & (data[start + 17] == 32) & (data[start + NAME_AT] > 32)
     pairs = (column[:, 0::2] & 15) << 4 | (column[:, 1::2] & 15)
     return np.ascontiguousarray(pairs).view(">u8").ravel().astype("u8"), good
 
@@ -334,7 +349,7 @@ def _nameless(
     nowhere = np.zeros(len(rows), bool)
     if not len(rows):
         return nowhere
-    which, places = c.distinct(lines.data, lines.offsets[rows] + _NAME_AT + 10, lines.offsets[rows + 1])
+    which, places = c.distinct(lines.data, lines.offsets[rows] + NAME_AT + 10, lines.offsets[rows + 1])
     for number, text in enumerate(places.tolist()):
         mine = which == number
         if text == b"([unknown])":
@@ -350,10 +365,10 @@ def _offset_named(
     """Lines of `name+0xoffset (DSO)`."""
     data = lines.data
     place = c.digits_after(data, plus + 3, 16)
-    good = (plus > lines.offsets[rows] + _NAME_AT) & (place > plus + 3) & (place + 2 < lines.offsets[rows + 1])
+    good = (plus > lines.offsets[rows] + NAME_AT) & (place > plus + 3) & (place + 2 < lines.offsets[rows + 1])
     good &= (data[np.minimum(place, len(data) - 1)] == 32) & (data[np.minimum(place + 1, len(data) - 1)] == 40)
     rows, plus, place = rows[good], plus[good], place[good]
-    left, names = c.distinct(data, lines.offsets[rows] + _NAME_AT, plus)
+    left, names = c.distinct(data, lines.offsets[rows] + NAME_AT, plus)
     right, places = c.distinct(data, place, lines.offsets[rows + 1])
     first, which = a.grouped(left.astype("i8") << 32 | right)
     frames = np.full(len(first), -2, "i8")

@@ -18,13 +18,17 @@ from nsprof.store.importers.text import kernel_dso
 
 __all__ = [
     "BY_ADDRESS",
+    "BY_HALF",
+    "BY_LINE",
     "KERNEL_HALF",
     "MEMO_ROWS",
+    "NOWHERE",
     "NO_DSO",
     "NO_TIME",
     "REST",
     "SOURCE",
     "TRACE",
+    "UNSEEN",
     "Tables",
     "header_match",
 ]
@@ -48,12 +52,18 @@ _FRAME_ANY_DSO = re.compile(rb"\s+(?P<ip>[0-9a-f]+)\s+(?P<name>\S.*?)(?:\+0x[0-9
 _FRAME_BARE = re.compile(rb"\s+(?P<ip>[0-9a-f]{3,16})(?:\s+(?P<name>\S.*?)(?:\+0x[0-9a-f]+)?)?(?P<dso>)\s*$")
 _FRAME_NO_IP = re.compile(rb"\s+(?P<ip>)(?P<name>\S.*?)(?:\+0x[0-9a-f]+)? \((?P<dso>[/\[].*)\)\s*$")
 _ADDRESS = re.compile(rb"\t *[0-9a-f]+ \S")
-_NOWHERE = b" [unknown] ([unknown])"
+NOWHERE = b"[unknown] ([unknown])"
+_NOWHERE = b" " + NOWHERE
 BY_ADDRESS = (b"([unknown])", b"([kernel.kallsyms])", b"()", b"(inlined)", b"])")
 #: DSOs that say nothing, so that a frame's kind hangs on its address
 NO_DSO = (b"([unknown])", b"()")
 SOURCE = re.compile(rb"\s+\S+:\d+(?: \(discriminator \d+\))?$")
 
+#: in place of a frame: look at each line, at its address; not asked for yet
+BY_LINE, BY_HALF, UNSEEN = -2, -3, -4
+_HEX_DIGITS = b"0123456789abcdef"
+_BLANKS = (b"", b" ", b"\t")
+_NO_NAME = (*_BLANKS, b"[")
 NO_TIME = 2**64 - 1
 MEMO_ROWS = 400_000
 KERNEL_HALF = 0xFFFF_8000_0000_0000
@@ -73,7 +83,7 @@ class Tables:
         self.frames = a.FrameTable()
         self.named: list[bool] = []
         self.lines: dict[bytes, int] = {}
-        self.seen: dict[bytes, int] = {}
+        self.tails: dict[bytes, int] = {}
         self.symbols: dict[bytes, int] = {}
         self.places: dict[bytes, tuple[FrameKind, str]] = {}
         self.flat = array("I")
@@ -134,6 +144,46 @@ class Tables:
                     self.symbols.clear()
                 self.symbols[key] = got
         return got
+
+    @property
+    def nowhere(self) -> int:
+        """The frame of user code in no mapping."""
+        return self.frame_number("[unknown]", "", FrameKind.USER, False)
+
+    def tail(self, text: bytes) -> int:
+        """Frame of all lines that end so behind their address; BY_HALF where it is `nowhere` for an address that is
+        not the kernel's, BY_LINE where each line must be looked at."""
+        name, plus, offset = text.partition(b"+0x")
+        if not plus:
+            return self._bare_tail(text)
+        digits, _, dso = offset.partition(b" (")
+        if not digits or digits.strip(_HEX_DIGITS) or len(digits) > 16 or name[:1] in _NO_NAME:
+            return BY_LINE
+        key = name + b" (" + dso
+        got = self.symbols.get(key)
+        if got is not None:
+            return got
+        if not dso.endswith(b")") or key.endswith(NO_DSO) or dso.startswith(b"[unknown") or b"+0x" in dso:
+            return BY_LINE
+        got = self.kernel_or_user(name, dso[:-1]) if dso[:1] in b"[/" else self.parse_frame(b"\t0 " + text)
+        if got < 0:
+            return BY_LINE
+        if len(self.symbols) > MEMO_ROWS:
+            self.symbols.clear()
+        self.symbols[key] = got
+        return got
+
+    def _bare_tail(self, text: bytes) -> int:
+        """`tail` of one without an offset."""
+        if text == NOWHERE:
+            return BY_HALF
+        if text[:1] in _BLANKS or not text.endswith(b")") or text.endswith(NO_DSO) or b"([unknown" in text:
+            return BY_LINE
+        nameless = text.startswith(b"[unknown] (")
+        if text.endswith(BY_ADDRESS) if nameless else text.startswith(b"["):
+            return BY_LINE
+        got = self.parse_frame(b"\t0 " + text)
+        return got if got >= 0 else BY_LINE
 
     def kernel_or_user(self, name: bytes, dso: bytes) -> int:
         """Frame of a name in a DSO that says by itself whether it is the kernel's."""

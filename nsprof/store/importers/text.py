@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from nsprof.kernelnames import HARDIRQ_ENTRY, SOFTIRQ_ENTRY
 from nsprof.model.profile import FrameKind
 
-__all__ = ["KERNEL_ENTRY", "STRETCH", "cuts", "forget", "kernel_dso", "stretches", "to_utf8", "windows"]
+__all__ = ["KERNEL_ENTRY", "cuts", "forget", "kernel_dso", "stretches", "to_utf8", "windows"]
 
 _WINDOW = 1 << 20
-STRETCH = 16 << 20
+_STRETCH = 8 << 20
 _MAX_PIECE = 64 << 20
 _BEHIND = 4  # so many pieces may still be worked on when the next one is taken (see `ahead`)
 
@@ -77,7 +77,7 @@ def windows(buf: memoryview, separator: bytes) -> Iterator[bytes]:
 
 def stretches(buf: memoryview, separator: bytes) -> Iterator[memoryview]:
     """The same in larger pieces, which are not copied unless their line ends must be changed."""
-    return _pieces(buf, separator, STRETCH)
+    return _pieces(buf, separator, _STRETCH)
 
 
 def _pieces(buf: memoryview, separator: bytes, window: int) -> Iterator[memoryview]:
