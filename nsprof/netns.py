@@ -45,11 +45,12 @@ def cookie(path: str | os.PathLike[str]) -> int:
 def resolve(word: str) -> str:
     """The path of the namespace that a user's word means: a name of `ip netns`, a PID, or a path.
 
-    Raises TopologyError naming what was tried.
+    A namespace whose name is a number goes before the process of that number, as `ip netns exec` has it. Raises
+    TopologyError naming what was tried.
     """
     if "/" in word:
         path = Path(word)
-    elif word.isdigit() and Path(f"/proc/{word}").is_dir():
+    elif word.isdigit() and not (Path("/run/netns") / word).exists() and Path(f"/proc/{word}").is_dir():
         path = Path(f"/proc/{word}/ns/net")
     elif word in ("", ".", ".."):
         raise TopologyError(f"no network namespace {word!r}", "give a name of 'ip netns', a PID or a path")

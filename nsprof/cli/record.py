@@ -16,7 +16,12 @@ from nsprof.cli.common import Seconds, write_json
 @click.option("-F", "--freq", "frequency_hz", default=499, show_default=True, type=click.IntRange(1, 20_000))
 @click.option("-e", "--event", "events", default="cpu-clock", show_default=True, help="Events, comma-separated.")
 @click.option("--user-stacks", is_flag=True, help="User stacks too (kernel stacks are always there).")
-@click.option("--in", "inside", metavar="NETNS", help="Run the command in this namespace (name, PID or path).")
+@click.option(
+    "--in",
+    "inside",
+    metavar="NETNS",
+    help="Run the command in this namespace: a name of ip netns, else a PID, or a path.",
+)
 @click.option("--watch", "watched", metavar="NETNS", multiple=True, help="Watch these namespaces; no command.")
 @click.option("--duration", "duration_s", type=Seconds(min=0.1), help="Seconds to watch; until Ctrl-C if absent.")
 @click.option("--per", "reference", metavar="DEV", help="Device whose skbs are counted as the unit.")

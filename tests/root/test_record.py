@@ -350,3 +350,13 @@ def test_an_event_that_the_kernel_lacks_is_no_reason_to_sample_another_one(tmp_p
         assert done.returncode == 125
         assert "cycles" in done.stderr
         assert not (tmp_path / "profile.nsprof").exists()
+
+
+def test_a_namespace_whose_name_is_a_number_goes_before_the_process_of_that_number() -> None:
+    name = str(os.getpid())
+    subprocess.run(["ip", "netns", "add", name], check=True)
+    try:
+        assert netns.resolve(name) == f"/run/netns/{name}"
+    finally:
+        subprocess.run(["ip", "netns", "delete", name], check=True)
+    assert netns.resolve(name) == f"/proc/{name}/ns/net"
