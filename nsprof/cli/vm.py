@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+import threading
+import time
 from pathlib import Path
-from typing import Literal
+from types import TracebackType
+from typing import Literal, Self
 
 import click
 
@@ -71,17 +74,18 @@ def run(
     from nsprof.vm import resolve, run_job
 
     try:
-        result = run_job(
-            resolve(spec, modules=modules),
-            argv,
-            smp=smp,
-            memory_mb=_megabytes(memory),
-            timeout_s=timeout_s,
-            append=append,
-            out_dir=output,
-            accel=accel,
-            on_output=_pass_on,
-        )
+        with Elapsed(spec, quiet=quiet) as elapsed:
+            result = run_job(
+                resolve(spec, modules=modules),
+                argv,
+                smp=smp,
+                memory_mb=_megabytes(memory),
+                timeout_s=timeout_s,
+                append=append,
+                out_dir=output,
+                accel=accel,
+                on_output=elapsed.pass_on,
+            )
     except VmError as error:
         for line in error.console:
             click.echo(f"console| {line}", err=True)
@@ -122,10 +126,12 @@ def fetch(spec: str, update: bool, debug_info: bool, as_json: bool) -> None:
 
     if not spec.startswith("debian:"):
         raise UsageError(f"--kernel {spec}: only Debian's kernels can be fetched", "try debian:6.1")
-    kernel = fetch_debian(spec.removeprefix("debian:"), refresh=update)
+    with Elapsed(f"fetching {spec}", quiet=False):
+        kernel = fetch_debian(spec.removeprefix("debian:"), refresh=update)
     found = {"release": kernel.release, "image": str(kernel.image), "modules": str(kernel.modules)}
     if debug_info:
-        found["vmlinux"] = str(debug_package(kernel))
+        with Elapsed(f"fetching debug information of {kernel.release}", quiet=False):
+            found["vmlinux"] = str(debug_package(kernel))
     if as_json:
         write_json("vm-fetch", found)
         return
@@ -133,10 +139,66 @@ def fetch(spec: str, update: bool, debug_info: bool, as_json: bool) -> None:
         click.echo(f"{name:<8} {value}")
 
 
-def _pass_on(stream: str, data: bytes) -> None:
-    target = sys.stdout.buffer if stream == "stdout" else sys.stderr.buffer
-    target.write(data)
-    target.flush()
+class Elapsed:
+    """Passes on what the command says; while it says nothing, a line on a terminal's stderr tells how long it takes.
+
+    The line stands only where the cursor is at the begin of a line, and is gone before anything else is written.
+    Nothing of it with `quiet` or where stderr is no terminal.
+    """
+
+    def __init__(self, what: str, *, quiet: bool, every_s: float = 1.0) -> None:
+        from nsprof.render.escape import safe
+
+        self.what = safe(what)
+        self.every_s = every_s
+        self.on = not quiet and sys.stderr.isatty()
+        self.said = False
+        self._shown = 0
+        self._begun = True  # the cursor is at the begin of a line
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._start_s = time.monotonic()
+        if self.on:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        if self.on:
+            self._thread.join()
+            with self._lock:
+                self._clear()
+
+    def _run(self) -> None:
+        while not self._ended.wait(self.every_s):
+            with self._lock:
+                if self._begun:
+                    state = "" if self.said else ", nothing said yet"
+                    text = f"nsprof: {self.what}: {time.monotonic() - self._start_s:.0f} s{state}"
+                    sys.stderr.write("\r" + text.ljust(self._shown))
+                    sys.stderr.flush()
+                    self._shown = len(text)
+
+    def _clear(self) -> None:
+        if self._shown:
+            sys.stderr.write("\r" + " " * self._shown + "\r")
+            sys.stderr.flush()
+            self._shown = 0
+
+    def pass_on(self, stream: str, data: bytes) -> None:
+        """Write what the command said to `stream` (stdout or stderr)."""
+        target = sys.stdout.buffer if stream == "stdout" else sys.stderr.buffer
+        with self._lock:
+            self._clear()
+            target.write(data)
+            target.flush()
+            self.said = True
+            self._begun = data.endswith(b"\n")
 
 
 def _megabytes(text: str) -> int:
