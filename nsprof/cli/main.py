@@ -11,6 +11,7 @@ import errno
 import importlib
 import io
 import os
+import resource
 import signal
 import stat
 import sys
@@ -204,6 +205,7 @@ def _run(argv: list[str] | None) -> None:
     _write_whole()
     _notes_never_fail()
     _never_fail_on_a_character()
+    _warn_of_little_memory()
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup's ignored SIGHUP stays ignored
             signal.signal(number, _terminate)
@@ -223,7 +225,7 @@ def _run(argv: list[str] | None) -> None:
     except NsprofError as error:
         if debug:
             raise
-        _say(error)
+        _say(_files_short(error))
         status = _failure(words) if error.exit_code == 1 else error.exit_code
     except (_ReaderGone, BrokenPipeError):
         # The reader of our stdout went away (head, less q): end as other tools do, without a word.
@@ -232,16 +234,19 @@ def _run(argv: list[str] | None) -> None:
     except OSError as error:
         if debug:
             raise
-        _say(NsprofError(f"{_where(error)}{error.strerror or error}"))
+        _say(_files_short(NsprofError(f"{_where(error)}{error.strerror or error}")))
         status = _failure(words)
     except MemoryError:
         if debug:
             raise
-        click.echo("nsprof: out of memory", err=True)
+        _say(_out_of_memory())
         status = _failure(words)
     except Exception as error:  # the last line of defence: a bug of ours is said, not thrown at the user
         if debug:
             raise
+        if _lacks_memory(error):
+            _say(_out_of_memory())
+            sys.exit(_failure(words))
         click.echo(f"nsprof: internal error: {type(error).__name__}: {error}", err=True)
         click.echo(
             "  hint: this is a bug in nsprof; run again with 'nsprof --debug ...' and report what it prints", err=True
@@ -264,6 +269,39 @@ def _suggest(error: click.ClickException) -> None:
     near = difflib.get_close_matches(word, [str(choice) for choice in error.param.type.choices], n=1)
     if near:
         click.echo(f"Did you mean '{near[0]}'?", err=True)
+
+
+#: Below so many bytes of addresses (ulimit -v) numpy and pyarrow do not load; the latter then aborts the process.
+_ADDRESSES = 800_000_000
+
+
+def _files_short(error: NsprofError) -> NsprofError:
+    """The error, with what to do where a limit of this process is behind it."""
+    if os.strerror(errno.EMFILE) in error.message:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        error.hint = f"this process may have {limit} files open: ulimit -n 1024"
+    return error
+
+
+def _lacks_memory(error: BaseException) -> bool:
+    """Whether a library could not be loaded for want of memory: that is an ImportError with the loader's words."""
+    words = ("failed to map segment", "cannot allocate memory")
+    return isinstance(error, ImportError) and any(word in str(error).lower() for word in words)
+
+
+def _out_of_memory() -> NsprofError:
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return NsprofError("out of memory")
+    return NsprofError(
+        f"out of memory: this process may use {limit / 1e6:,.0f} MB of addresses", "ulimit -v unlimited"
+    )
+
+
+def _warn_of_little_memory() -> None:
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY and limit < _ADDRESSES:
+        click.echo(f"nsprof: little memory: {limit / 1e6:,.0f} MB of addresses (ulimit -v)", err=True)
 
 
 class _Terminated(BaseException):
