@@ -191,7 +191,7 @@ MORE: tuple[Fault, ...] = (
         UDP_RR,
         beside=together(*(beside("", *_HOG, cpus=(1,)) for _ in range(3))),
     ),
-    Fault("server-sleeps", ("waiting",), _V4, UDP_RR, beside=beside("server", *_SLEEPER, "netserver")),
+    Fault("server-sleeps", ("waiting",), _V4, UDP_RR, beside=beside("server", *_SLEEPER, "netserver", cpus=(1,))),
     Fault(
         "receive-on-one-cpu",
         ("softirq-bottleneck",),

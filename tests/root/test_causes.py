@@ -85,7 +85,7 @@ def test_a_cause_is_found_in_real_traffic_by_what_was_set_up(observer: Observer,
 NOT_CPU = {
     "socket-buffer": ("tiny-receive-buffer", "of the datagrams dropped at the socket"),
     "softirq-bottleneck": ("receive-on-one-cpu", "CPU 1 spends"),
-    "waiting": ("server-sleeps", "costs no more CPU than at base"),
+    "waiting": ("server-sleeps", "CPU than at base"),
     "retransmits": ("policed-100mbit", "of the segments were lost and sent again"),
 }
 _OTHERS = re.compile(r"tasks outside the scenario's namespaces took ([\d.]+)% of the busy time")

@@ -8,9 +8,17 @@ from nsprof.analyse.causes.case import Case, Side
 from nsprof.analyse.causes.look import STREAM, more, moves
 from nsprof.analyse.causes.rule import Rule, Seen, Spread, Try
 
+#: A reader that keeps up with its sender loses less than this; where base loses more, it is flooded.
 _LEAST = 0.01
+#: A flood loses now more, now less: so much more is not chance.
+_MORE = 0.1
 #: Where base loses a tenth already, more is sent than the reader can read, whatever its buffer.
 _FLOODED = 0.1
+
+
+def _worse(base: float, new: float) -> bool:
+    """Whether a share of lost datagrams is more than chance makes of base's."""
+    return new >= (max(_LEAST, 3 * base) if base < _LEAST else base + _MORE)
 
 
 def _look(case: Case) -> Seen | None:
@@ -21,18 +29,12 @@ def _look(case: Case) -> Seen | None:
         lost = side.total(*names, scope="netns")
         by_run.append(lost / np.maximum(lost + got, 1.0))
     shares = [float(run.mean()) for run in by_run]
-    if (
-        shares[1] < _LEAST
-        or shares[1] < shares[0] + 0.1
-        or shares[1] < 1.2 * shares[0]
-        or not moves(*by_run)
-        or shares[0] >= _FLOODED
-    ):
+    if not _worse(*shares) or not moves(*by_run) or shares[0] >= _FLOODED:
         return None
     place = case.moved(*names, scope="netns").place
     return Seen(
         "counters",
-        f"{shares[1]:.0%} of the datagrams dropped at the socket (base: {shares[0]:.0%})",
+        f"{shares[1]:.1%} of the datagrams dropped at the socket (base: {shares[0]:.1%})",
         place,
         shares[1],
     )
@@ -53,10 +55,10 @@ def _sent_per_read(case: Case) -> float:
 
 def _lost(case: Case) -> Seen | None:
     shares = [_read(side) for side in (case.base, case.new)]
-    if shares[1] > shares[0] - 0.1:
+    if not _worse(max(0.0, 1 - shares[0]), 1 - shares[1]):
         return None
     return Seen(
-        "workload", f"{shares[1]:.0%} of the datagrams sent are read (base: {shares[0]:.0%})", "", 1 - shares[1]
+        "workload", f"{shares[1]:.1%} of the datagrams sent are read (base: {shares[0]:.1%})", "", 1 - shares[1]
     )
 
 
@@ -69,10 +71,11 @@ RULE = Rule(
         more(
             _look,
             "counters",
-            "RcvbufErrors: a tenth more of the datagrams than at base (a flood always loses some)",
+            "RcvbufErrors: one datagram in a hundred and three times base's share; where base loses one in a hundred "
+            "already (a flood), a tenth of them more",
             must=True,
         ),
-        more(_lost, "workload", "a tenth less of what is sent is read"),
+        more(_lost, "workload", "as much less of what is sent is read"),
     ),
     not_cpu=True,
     spread=Spread(
@@ -82,5 +85,5 @@ RULE = Rule(
     ),
     tries=(Try("raise the receive buffer (SO_RCVBUF) and its limit", "sysctl -w net.core.rmem_max=8388608"),),
     source="net/ipv4/udp.c __udp_enqueue_schedule_skb(); udp(7)",
-    threshold="a tenth of the datagrams more than at base",
+    threshold="one datagram in a hundred, where base loses fewer; else a tenth of them more",
 )

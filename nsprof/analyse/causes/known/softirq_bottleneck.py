@@ -42,9 +42,10 @@ def _full(case: Case) -> Seen | None:
 
 
 def _others(case: Case) -> Seen | None:
-    shares = [b / r.duration_s for r in case.new.run_objects for b in r.cpu_busy_s.values() if r.duration_s > 0]
-    idle = [s for s in shares if s < 0.5]
-    text = f"while {len(idle)} of {len(shares)} CPUs are busy less than half"
+    runs = [r for r in case.new.run_objects if r.duration_s > 0]
+    cpus = sorted({cpu for r in runs for cpu in r.cpu_busy_s})
+    idle = [c for c in cpus if sum(r.cpu_busy_s.get(c, 0.0) / r.duration_s for r in runs) < 0.5 * len(runs)]
+    text = f"while {len(idle)} of {len(cpus)} CPUs are busy less than half"
     return Seen("counters", text, own=False) if idle else None
 
 
