@@ -199,11 +199,12 @@ def take_rows(
 
 
 def context_column(
-    frames: Frames, stacks: Stacks, *, named: NDArray[np.bool_] | None = None
+    frames: Frames, stacks: Stacks, *, named: NDArray[np.bool_] | None = None, idle: bool = True
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Context of every stack, for ordinary tasks and for the idle task: `kernelnames.context_of`, columnwise.
 
-    `named` says which frames have a name at all: a stack whose kernel frames are all nameless is UNKNOWN.
+    `named` says which frames have a name at all: a stack whose kernel frames are all nameless is UNKNOWN. Without
+    `idle` the column for the idle task says nothing.
     """
     kinds = np.asarray(frames.kind)
     kernel = (kinds == FrameKind.KERNEL) | (kinds == FrameKind.BPF) | (kinds == FrameKind.PROFILER)
@@ -223,12 +224,17 @@ def context_column(
     for first, last in spans(offsets, _WORDS):
         flat = stacks.frames[offsets[first] : offsets[last]]
         at = offsets[first : last + 1] - offsets[first]
-        plain[first:last], swapper[first:last] = _contexts(flat, at, sort, alone)
+        plain[first:last], swapper[first:last] = _contexts(flat, at, sort, alone, idle=idle)
     return plain, swapper
 
 
 def _contexts(
-    flat: NDArray[np.uint32], offsets: NDArray[np.int64], sort: NDArray[np.uint8], alone: NDArray[np.uint8]
+    flat: NDArray[np.uint32],
+    offsets: NDArray[np.int64],
+    sort: NDArray[np.uint8],
+    alone: NDArray[np.uint8],
+    *,
+    idle: bool,
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """`context_column` for some stacks; `sort` and `alone` say of every frame what kind of code it is."""
     count = len(offsets) - 1
@@ -242,7 +248,7 @@ def _contexts(
     has = every & _IS_KERNEL > 0
     plain[:] = np.where(has, np.uint8(Context.TASK), np.where(every & _IS_USER > 0, Context.USER, Context.UNKNOWN))
     swapper[:] = np.where(has, np.uint8(Context.SCHED), plain)
-    for mask in (_IS_ENTRY, _IS_KERNEL):  # idle in its leaf decides, for the idle task
+    for mask in (_IS_ENTRY, _IS_KERNEL) if idle else (_IS_ENTRY,):  # idle in its leaf decides, for the idle task
         hits = np.flatnonzero(sorts & mask)
         row = np.searchsorted(offsets, hits, side="right") - 1
         leafmost = np.ones(len(hits), bool)
@@ -301,7 +307,7 @@ def assemble(
     tasks = list(rows.tasks) or [(0, 0, "")]
     context = rows.context
     if context is None:
-        plain, swapper = context_column(frames, stacks, named=named)
+        plain, swapper = context_column(frames, stacks, named=named, idle=bool(rows.tasks))
         idle = np.array([t[1] == 0 and t[0] <= 0 and (t[2] == "" or t[2].startswith("swapper")) for t in tasks], bool)
         if rows.tasks:
             context = np.where(idle[task], swapper[rows.stack], plain[rows.stack]) if length else plain[:0]

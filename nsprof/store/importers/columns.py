@@ -18,6 +18,7 @@ from nsprof.store.importers.codes import call
 __all__ = [
     "HEX",
     "Pieces",
+    "between",
     "digits_after",
     "distinct",
     "newlines",
@@ -116,6 +117,23 @@ def distinct(
     coded = call("dictionary_encode", [array])
     codes = np.frombuffer(coded.indices.buffers()[1], "i4", count=2 * number)[0::2]
     return codes, _pieces(coded.dictionary)
+
+
+def between(
+    text: NDArray[np.uint8], ends: NDArray[np.int64], wanted: NDArray[np.bool_] | None
+) -> tuple[NDArray[np.int32], Pieces]:
+    """`distinct` of pieces that stand one behind the other, the first one at the begin of the text, each up to one of
+    `ends` and with it; those not `wanted` are left out."""
+    if not len(ends):
+        return distinct(text, ends, ends)
+    offsets = np.empty(len(ends) + 1, "i4")
+    offsets[0] = 0
+    np.add(ends, 1, out=offsets[1:], casting="unsafe")
+    valid = pa.py_buffer(np.packbits(wanted, bitorder="little")) if wanted is not None else None
+    array = pa.BinaryArray.from_buffers(pa.binary(), len(ends), [valid, pa.py_buffer(offsets), pa.py_buffer(text)])
+    coded = call("dictionary_encode", [array])
+    codes = np.frombuffer(coded.indices.buffers()[1], "i4", count=len(ends))
+    return codes if wanted is None else codes[wanted], _pieces(coded.dictionary)
 
 
 def _pieces(array: pa.BinaryArray) -> Pieces:

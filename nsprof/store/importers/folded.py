@@ -7,6 +7,7 @@ Arrow; Python sees the distinct frames only.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from nsprof.errors import ProfileFormatError
 from nsprof.model.profile import Event, FrameKind, Frames, Profile, Run, Stacks
 from nsprof.store.importers import assemble as a
 from nsprof.store.importers import columns as c
+from nsprof.store.importers.ahead import ahead
 from nsprof.store.importers.text import KERNEL_ENTRY, cuts, kernel_dso, stretches, to_utf8
 
 __all__ = ["import_folded", "looks_like", "to_utf8"]
@@ -27,6 +29,7 @@ _DENSE = 5  # a semicolon in so few bytes, and positions would take far more mem
 _LONG = 4 << 20
 _DIGITS = 15  # so many make a number that a double holds exactly
 _MAX_DEPTH = 100_000
+_FRAMES = 1 << 16  # worked on at once, which stay in the processor's cache
 _LEFT_OUT = "lines that are no `frames count`, left out"
 
 
@@ -47,11 +50,85 @@ def import_folded(buf: memoryview, name: str) -> tuple[Profile, bool]:
     those leafward of a known kernel entry function, are kernel frames.
     """
     table = _Table()
-    for stretch in stretches(buf, b"\n"):
-        table.add(stretch)
+    for parts in ahead(_parts, stretches(buf, b"\n")):
+        for part in parts:
+            table.add(part)
     if not table.rows and not table.bad:
         raise ProfileFormatError(f"{name}: no folded stacks in it")
     return table.profile(name), bool(table.bad)
+
+
+@dataclass(slots=True)
+class _Part:
+    """The lines of some text: frames as numbers of `texts`, stacks and each one's frames from the last to the first,
+    so that a stack begins with its leaf; how many frames each has and what it weighs. `odd` are the lines of another
+    form, with their numbers among the `lines`."""
+
+    lines: int
+    texts: list[bytes]
+    flat: NDArray[np.int32]
+    lengths: NDArray[np.int64]
+    weight: NDArray[np.float64]
+    odd: list[tuple[int, bytes]]
+
+
+def _parts(text: memoryview) -> list[_Part]:
+    """A stretch of text taken apart."""
+    buf = np.frombuffer(text, "u1")
+    if len(text) > _WINDOW and np.count_nonzero(buf[:_WINDOW] == 59) * _DENSE > _WINDOW:
+        # Far more frames than text usually has: less of it at once.
+        return [_part(np.frombuffer(part, "u1"), part) for part in cuts(text, b"\n", _WINDOW)]
+    return [_part(buf, text)]
+
+
+def _part(buf: NDArray[np.uint8], text: memoryview) -> _Part:
+    ends = c.newlines(buf)
+    starts = np.concatenate([[0], ends[:-1] + 1])[: len(ends)]
+    weight, stop = _counts(buf, starts, ends)
+    first = buf[np.minimum(starts, len(buf) - 1)]
+    usual = (stop > starts) & (first > 32) & (first != 35) & (first != 47) & (stop - starts < _LONG)
+    rows = np.flatnonzero(usual)
+    other = np.flatnonzero(~usual & (ends > starts))
+    odd = [
+        (row + 1, bytes(text[at:end]))
+        for row, at, end in zip(other.tolist(), starts[other].tolist(), ends[other].tolist(), strict=True)
+    ]
+    start, stop, weight = starts[rows], stop[rows], weight[rows]
+    if len(rows) and c.repeats(buf, start, stop):
+        which, pieces = c.distinct(
+            buf, start, stop + 1
+        )  # each with the blank behind it, which parts it from the next
+        weight = np.bincount(which, weights=weight).astype("f8")
+        separator = pieces.data == 59
+        separator[pieces.offsets[1:] - 1] = True
+        texts, flat, lengths = _frames(pieces.data, np.flatnonzero(separator), 32)
+    else:
+        separator = buf == 59
+        for row in other.tolist():
+            separator[starts[row] : ends[row]] = False
+        separator[stop] = True
+        whole = len(ends) - (len(buf) > 0 and int(buf[-1]) != 10)
+        separator[ends[:whole]] = True
+        texts, flat, lengths = _frames(buf, np.flatnonzero(separator), 10, unended=whole < len(ends))
+        lengths = lengths[usual[::-1]]
+    return _Part(len(ends), texts, flat, lengths, weight[::-1], odd)
+
+
+def _frames(
+    buf: NDArray[np.uint8], separator: NDArray[np.int64], last: int, *, unended: bool = False
+) -> tuple[list[bytes], NDArray[np.int32], NDArray[np.int64]]:
+    """(distinct frames, the number of each frame, frames of each line), all from the end of the text to its begin.
+
+    A frame ends at a separator. `last` is the separator that ends a line: 32 is a frame's end too, 10 ends none;
+    `unended` that the last line lacks it.
+    """
+    ending = buf[separator] == last
+    which, pieces = c.between(buf, separator, ~ending if last == 10 else None)
+    ends = np.flatnonzero(ending)
+    if unended:
+        ends = np.append(ends, len(separator))
+    lengths = np.diff(ends, prepend=-1) - (last == 10)
+    return [text[:-1] for text in pieces.tolist()], which[::-1], lengths[::-1]
 
 
 class _Table:
@@ -67,79 +144,18 @@ class _Table:
         self._lengths: list[NDArray[np.int64]] = []
         self._weight: list[NDArray[np.float64]] = []
 
-    def add(self, text: memoryview) -> None:
-        """Take in the lines of a stretch of text."""
-        buf = np.frombuffer(text, "u1")
-        if len(text) > _WINDOW and np.count_nonzero(buf[:_WINDOW] == 59) * _DENSE > _WINDOW:
-            for part in cuts(text, b"\n", _WINDOW):  # far more frames than text usually has: less of it at once
-                self._add(np.frombuffer(part, "u1"), part)
-        else:
-            self._add(buf, text)
-
-    def _add(self, buf: NDArray[np.uint8], text: memoryview) -> None:
-        ends = c.newlines(buf)
-        if not len(ends):
-            return
-        starts = np.concatenate([[0], ends[:-1] + 1])
-        weight, stop = _counts(buf, starts, ends)
-        first = buf[np.minimum(starts, len(buf) - 1)]
-        usual = (stop > starts) & (first > 32) & (first != 35) & (first != 47) & (stop - starts < _LONG)
-        rows = np.flatnonzero(usual)
-        start, stop, weight = starts[rows], stop[rows], weight[rows]
-        if len(rows) and c.repeats(buf, start, stop):
-            which, pieces = c.distinct(buf, start, stop)
-            self._columns(
-                pieces.data, pieces.offsets[:-1], pieces.offsets[1:], np.bincount(which, weights=weight).astype("f8")
-            )
-        elif len(rows):
-            self._columns(buf, start, stop, weight)
-        odd = np.flatnonzero(~usual & (ends > starts))
-        for row, at, end in zip(odd.tolist(), starts[odd].tolist(), ends[odd].tolist(), strict=True):
-            self._line(bytes(text[at:end]), self._lines + row + 1)
-        self._lines += len(ends)
-
-    def _columns(
-        self,
-        buf: NDArray[np.uint8],
-        start: NDArray[np.int64],
-        stop: NDArray[np.int64],
-        weight: NDArray[np.float64],
-    ) -> None:
-        """Stacks that stand at text[start:stop]."""
-        semicolon = c.positions(buf[: int(stop[-1])], 59)
-        # How many semicolons stand before each stack and before its end tells which ones are inside it.
-        low, high = np.searchsorted(semicolon, start), np.searchsorted(semicolon, stop)
-        if int((high - low).sum()) != len(semicolon):
-            inside = np.zeros(len(semicolon) + 1, "i4")
-            np.add.at(inside, low, 1)
-            np.add.at(inside, high, -1)
-            semicolon = semicolon[np.cumsum(inside[:-1]) > 0]
-        lengths = high - low + 1
-        offsets = np.zeros(len(start) + 1, "i8")
-        np.cumsum(lengths, out=offsets[1:])
-        begin, end = np.empty(int(offsets[-1]), "i8"), np.empty(int(offsets[-1]), "i8")
-        leads = np.zeros(len(begin), bool)
-        leads[offsets[:-1]] = True
-        begin[leads], begin[~leads] = start, semicolon + 1
-        leads[offsets[:-1]] = False
-        leads[offsets[1:] - 1] = True
-        end[leads], end[~leads] = stop, semicolon
-        which, pieces = c.distinct(buf, begin, end)
+    def add(self, part: _Part) -> None:
+        """Take in some lines."""
         texts = self.texts
-        number = np.array([texts.setdefault(text, len(texts)) for text in pieces.tolist()], "u4")
-        self._keep(number[which], lengths, weight)
+        number = np.array([texts.setdefault(text, len(texts)) for text in part.texts], "u4")
+        if len(part.lengths):
+            self._keep(number[part.flat], part.lengths, part.weight)
+        for line, text in part.odd:
+            self._line(text, self._lines + line)
+        self._lines += part.lines
 
-    def _keep(self, root_first: NDArray[np.uint32], lengths: NDArray[np.int64], weight: NDArray[np.float64]) -> None:
-        """Put stacks away, each turned round so that it begins with its leaf."""
-        offsets = np.zeros(len(lengths) + 1, "i8")
-        np.cumsum(lengths, out=offsets[1:])
-        flat = np.empty(len(root_first), "u4")
-        for first, last in a.spans(offsets, 1 << 15):
-            low, high = int(offsets[first]), int(offsets[last])
-            mirror = np.repeat(offsets[first:last] + offsets[first + 1 : last + 1] - 1, lengths[first:last])
-            mirror -= np.arange(low, high)
-            flat[low:high] = root_first[mirror]
-        self._flat.append(flat)
+    def _keep(self, leaf_first: NDArray[np.uint32], lengths: NDArray[np.int64], weight: NDArray[np.float64]) -> None:
+        self._flat.append(leaf_first)
         self._lengths.append(lengths)
         self._weight.append(weight)
         self.rows += len(lengths)
@@ -155,7 +171,7 @@ class _Table:
             return
         frames = stack.rsplit(b";", _MAX_DEPTH)[-_MAX_DEPTH:]
         texts = self.texts
-        numbers = np.array([texts.setdefault(frame, len(texts)) for frame in frames], "u4")
+        numbers = np.array([texts.setdefault(frame, len(texts)) for frame in reversed(frames)], "u4")
         self._keep(numbers, np.array([len(numbers)]), np.array([float(count)]))
 
     def profile(self, name: str) -> Profile:
@@ -256,32 +272,35 @@ def kinds_of(
         entry[index] = name in KERNEL_ENTRY
     table = a.FrameTable()
     own = np.array([table.add(n, m, int(k)) for n, m, k in zip(names, modules, kinds, strict=True)], "u4")
-    inferred = _leafward(flat, offsets, entry)
-    inferred = inferred[kinds[flat[inferred]] != FrameKind.KERNEL] if len(inferred) else inferred
-    promoted = flat[inferred]
-    flat = own[flat] if len(table.rows) < len(own) else flat
-    if len(promoted):
+    inner = _leafward(flat, offsets, entry)
+    if inner is None:
+        flat = own[flat] if len(table.rows) < len(own) else flat
+    else:
+        number = len(own)
+        met = np.zeros(2 * number, bool)
+        code = flat.astype("u4", copy=True)
+        for low in range(0, len(code), _FRAMES):
+            some = code[low : low + _FRAMES]
+            some += inner[low : low + _FRAMES] * np.uint32(number)
+            met[some] = True
         as_kernel = own.copy()
-        met = np.zeros(len(texts), bool)
-        met[promoted] = True
-        for index in np.flatnonzero(met).tolist():
+        for index in np.flatnonzero(met[number:] & (kinds != FrameKind.KERNEL)).tolist():
             as_kernel[index] = table.add(names[index], modules[index], FrameKind.KERNEL)
-        flat = flat.copy()
-        flat[inferred] = as_kernel[promoted]
+        flat = np.concatenate([own, as_kernel])[code]
     named = np.array([not n.startswith(("[unknown", "0x")) for n, *_ in table.rows], bool)
     return table.frames(), flat.astype("u4", copy=False), named
 
 
-def _leafward(flat: NDArray[np.uint32], offsets: NDArray[np.int64], entry: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Where the frames stand that are leafward of their stack's outermost kernel entry function, with it."""
+def _leafward(
+    flat: NDArray[np.uint32], offsets: NDArray[np.int64], entry: NDArray[np.bool_]
+) -> NDArray[np.bool_] | None:
+    """Which frames are leafward of their stack's outermost kernel entry function, with it; None if there is none."""
     if not entry.any():
-        return np.zeros(0, "i8")
+        return None
     at = np.flatnonzero(entry[flat])
-    row = np.searchsorted(offsets, at, side="right") - 1
-    outer = np.ones(len(at), bool)
-    outer[:-1] = row[1:] != row[:-1]  # rows are leaf first: the last one of a row is the outermost
-    at, row = at[outer], row[outer]
-    length = at - offsets[row] + 1
-    begin = np.cumsum(length) - length
-    where: NDArray[np.int64] = np.arange(int(length.sum())) + np.repeat(offsets[row] - begin, length)
-    return where
+    before = np.searchsorted(at, offsets)  # how many of them stand before each row
+    row = np.flatnonzero(before[1:] > before[:-1])
+    step = np.zeros(len(flat) + 1, "i1")
+    step[offsets[row]] = 1
+    step[at[before[row + 1] - 1] + 1] -= 1  # rows are leaf first: the last one of a row is the outermost
+    return np.cumsum(step[:-1], dtype="i1").view(bool)
