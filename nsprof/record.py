@@ -109,7 +109,7 @@ def record(options: RecordOptions, tell: Callable[[dict[str, Any]], None] | None
     profile = _finish(builder, options, inside, watched)
     from nsprof import store
 
-    store.save(profile, options.output, keep_old=True)
+    store.save(profile, options.output, keep_old=True, measured=True)
     following = _next(profile, options)
     voice.say(f"wrote {options.output}; next: {following[0]}, or {following[1]}")
     if tell is not None:

@@ -184,7 +184,7 @@ def _measure(plan: Plan, options: dict[str, Any]) -> int:
     keep = [not options["resume"]]
 
     def save(profile: Any) -> None:
-        store.save(profile, output, keep_old=keep[0])
+        store.save(profile, output, keep_old=keep[0], measured=True)
         keep[0] = False
 
     with bench_output.progress(options["quiet"]) as progress:
@@ -259,7 +259,7 @@ def _kernels(ctx: click.Context, options: dict[str, Any]) -> int:
         memory_mb=options["memory_mb"],
         say=lambda line: click.echo(f"nsprof: {line}", err=True) if not options["quiet"] else None,
     )
-    store.save(profile, options["output"], keep_old=True)
+    store.save(profile, options["output"], keep_old=True, measured=True)
     _print(profile, options)
     return 1 if any(run.failed for run in profile.runs) else 0
 

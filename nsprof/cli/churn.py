@@ -66,7 +66,7 @@ def _run(
         profile = _in_guests(words, kernels)
     else:
         profile = run_churn(words, lambda line: click.echo(f"nsprof: {line}", err=True))
-    store.save(profile, output, keep_old=True)
+    store.save(profile, output, keep_old=True, measured=True)
     _show(profile, words.propagation, title, top, form)
     click.echo(f"nsprof: wrote {output}; next: nsprof report {output} --scenario '{profile.scenarios[-1]}'", err=True)
     return 1 if any(run.failed for run in profile.runs) else 0

@@ -183,7 +183,7 @@ def _sweep(options: SimulateOptions, text: str, output: str | None, limit: int, 
 def _save(profile: Profile, output: str) -> None:
     from nsprof import store
 
-    store.save(profile, output, keep_old=True)
+    store.save(profile, output, keep_old=True, measured=True)
     click.echo(f"nsprof: wrote {output}", err=True)
 
 

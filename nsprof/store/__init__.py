@@ -5,13 +5,15 @@ Importing this package is cheap; pyarrow is loaded when a file is read or writte
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from nsprof.errors import NsprofError, ProfileFormatError
-from nsprof.files import near_names
+from nsprof.files import near_names, private_cache
 from nsprof.model.profile import Profile
 
 __all__ = ["MAGIC", "VERSION", "is_native", "load", "open_any", "save"]
@@ -23,15 +25,40 @@ MAGIC = b"application/x-nsprof"
 VERSION = 1
 
 
-def save(profile: Profile, path: str | os.PathLike[str], *, keep_old: bool = False) -> None:
+def save(profile: Profile, path: str | os.PathLike[str], *, keep_old: bool = False, measured: bool = False) -> None:
     """Write a profile to `path`, all of it or nothing: an earlier file stays as it was until the new one is safe.
 
     The file is 0600 and belongs to the user behind sudo. `keep_old` keeps an earlier file as `<path>.old`.
-    "-" writes to standard output. Raises NsprofError when it cannot be written.
+    "-" writes to standard output. Raises NsprofError when it cannot be written; what was `measured` and cannot be
+    made again is kept on another disk then, where this one is full and that has room, and the error says where.
     """
     from nsprof.store import native
 
-    native.save(profile, path, keep_old=keep_old)
+    try:
+        native.save(profile, path, keep_old=keep_old)
+    except NsprofError as error:
+        cause = error.__cause__
+        if measured and isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            _keep_elsewhere(profile, error)
+        raise
+
+
+def _keep_elsewhere(profile: Profile, error: NsprofError) -> None:
+    """Raises the error with the place where the profile is now; returns where there is none for it."""
+    from nsprof.store import native
+
+    for place in (tempfile.gettempdir, lambda: private_cache("kept")):
+        try:
+            descriptor, name = tempfile.mkstemp(prefix="nsprof-", suffix=".nsprof", dir=place())
+            os.close(descriptor)
+        except (OSError, NsprofError):
+            continue
+        try:
+            native.save(profile, name)
+        except NsprofError:
+            Path(name).unlink(missing_ok=True)
+            continue
+        raise NsprofError(f"{error.message}; what was measured is in {name}", f"nsprof report {name}") from error
 
 
 def load(path: str | os.PathLike[str]) -> Profile:

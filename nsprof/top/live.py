@@ -172,7 +172,7 @@ class _Loop:
         path = self.options.output
         try:
             profile = profile_of(self.watch, self.state.selected)
-            store.save(profile, path, keep_old=True)
+            store.save(profile, path, keep_old=True, measured=True)
         except NsprofError as error:
             self._say(f"not written: {error.message}")
             return

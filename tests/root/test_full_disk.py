@@ -76,3 +76,42 @@ def test_a_document_that_does_not_fit_is_said_in_one_line(
     )
     assert said == "nsprof: standard output: " + FULL
     assert rest == ["status 1", "earlier", "out", "second"]  # the shell's file, as far as it got
+
+
+SAVE = """
+import sys, tempfile
+from nsprof import store
+tempfile.tempdir = sys.argv[1]
+from tests.profiles import bench_profile
+try:
+    store.save(bench_profile(runs=8), "new.nsprof", measured=True)
+except store.NsprofError as error:
+    print(error.message, error.hint, sep="\\n", file=sys.stderr)
+"""
+
+
+def test_what_was_measured_is_kept_on_another_disk(tmp_path: Path) -> None:
+    need("root", "unshare")
+    full, other, home = (tmp_path / name for name in ("full", "other", "home"))
+    for place in (full, other, home):
+        place.mkdir()
+    env = {"NSPROF_CACHE": str(home), "PYTHONPATH": str(Path(__file__).parents[2])}
+    said, hint, *rest = on_a_full_disk(full, sys.executable, "-c", SAVE, str(other), **env)
+    (kept,) = other.iterdir()
+    assert said.endswith(f"new.nsprof: {FULL}; what was measured is in {kept}")
+    assert hint == f"nsprof report {kept}"
+    assert rest == ["status 0", "earlier", "out"]  # nothing of it is left on the full one
+    assert store.load(kept).scenarios == bench_profile(runs=8).scenarios
+    assert kept.stat().st_mode & 0o777 == 0o600
+    # Where the other place is full as well, nsprof's own cache is next.
+    said, *_ = on_a_full_disk(full, sys.executable, "-c", SAVE, str(full), **env)
+    (kept,) = home.rglob("*.nsprof")
+    assert said.endswith(f"what was measured is in {kept}")
+
+
+def test_what_finds_no_room_anywhere_is_said_as_before(tmp_path: Path) -> None:
+    need("root", "unshare")
+    env = {"NSPROF_CACHE": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
+    said, *rest = on_a_full_disk(tmp_path, sys.executable, "-c", SAVE, str(tmp_path), **env)
+    assert said.endswith(f"new.nsprof: {FULL}")
+    assert rest == ["", "status 0", "earlier", "kept", "out"]  # an empty directory of the cache
