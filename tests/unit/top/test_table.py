@@ -92,3 +92,17 @@ def test_a_filter_and_namespaces_narrow_idle_rows_too() -> None:
     assert next(row.device for row in spaces if row.namespace == "n00") == "eth0"
     assert rows_of(snapshot(), devices, State(), hop=True)[0].skb_s == 100.0
     assert len(rows_of(snapshot(), devices, State(), hop=True)) == 4
+
+
+def test_idle_rows_follow_a_namespace_that_gets_another_name_and_a_device_that_goes() -> None:
+    devices, state = machine(), State(idle=True)
+    first = {row.key: row for row in rows_of(snapshot(), devices, state, hop=True)}
+    devices.names[1002] = "renamed"
+    devices.labels[1003, 4, 1] = "lo0"
+    del devices.labels[1004, 5, 2]
+    devices.version = 10**9
+    second = {row.key: row for row in rows_of(snapshot(), devices, state, hop=True)}
+    assert {row.namespace for key, row in second.items() if key[0] == 1002} == {"renamed"}
+    assert second[1003, 4, 1].device == "lo0"
+    assert set(first) - set(second) == {(1004, 5, 2)} and set(second) <= set(first)
+    assert second[1006, 7, 1] is first[1006, 7, 1]  # those that are as before are not made again
