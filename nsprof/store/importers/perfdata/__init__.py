@@ -7,7 +7,7 @@ keeps what the other records say (`sideband`), and names the addresses of the di
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from nsprof.errors import ProfileFormatError
 from nsprof.model.profile import Event, Namespace, Profile, Run
 from nsprof.store.importers import assemble as a
+from nsprof.store.importers.ahead import ahead
 from nsprof.store.importers.assemble import U64
 from nsprof.store.importers.perfdata import decode as d
 from nsprof.store.importers.perfdata import header as h
@@ -74,13 +75,9 @@ def import_perf_data(
     scans.extend(Scan(part, 0, len(part), head.order) for _, part in more)
     got = _Gathered()
     for file, scan in zip(("", *(file for file, _ in more)), scans, strict=True):
-        for batch in scan:
-            for at in batch.others:
-                side.add(batch.buf, at)
-            if len(batch.samples):
-                if not head.attrs:
-                    raise ProfileFormatError(f"{name}: samples without a description of their event")
-                _decode_batch(batch, head, got)
+        for decoded in ahead(_decode_batch, _batches(scan, side, name)):
+            for part in decoded:
+                _keep(part, head, got)
         if scan.damage is not None:
             where = f"{file}, {scan.damage.offset:#x}" if file else f"{scan.damage.offset:#x}"
             head.notes.append(f"damaged at {where}: {scan.damage.what}; what stands before it was kept")
@@ -100,8 +97,32 @@ def _no_rows() -> dict[str, NDArray[Any]]:
     return {name: np.zeros(0, kind) for name, kind in zip(_COLUMNS, kinds, strict=True)}
 
 
-def _decode_batch(batch: Batch, head: h.Header, got: _Gathered) -> None:
-    order, attrs = head.order, head.attrs
+@dataclass(slots=True)
+class _Decoded:
+    """Samples of one layout, decoded: the rows that are good, the event of each row, the chains of the good ones."""
+
+    words: NDArray[Any]
+    columns: d.Columns
+    rows: NDArray[np.int64]
+    event: NDArray[np.int64]
+    chains: d.SomeChains
+    unknown_event: int
+
+
+def _batches(scan: Scan, side: Side, name: str) -> Iterator[tuple[Batch, tuple[h.Attr, ...], str]]:
+    """Batches with samples, the events described so far, and the order of bytes; other records are taken in."""
+    for batch in scan:
+        for at in batch.others:
+            side.add(batch.buf, at)
+        if len(batch.samples):
+            if not side.head.attrs:
+                raise ProfileFormatError(f"{name}: samples without a description of their event")
+            yield batch, tuple(side.head.attrs), side.head.order
+
+
+def _decode_batch(given: tuple[Batch, tuple[h.Attr, ...], str]) -> list[_Decoded]:
+    batch, attrs, order = given
+    made: list[_Decoded] = []
     for residue in range(8):
         at = (
             batch.samples[batch.samples & 7 == residue] if not (batch.samples & 7 == residue).all() else batch.samples
@@ -114,7 +135,8 @@ def _decode_batch(batch: Batch, head: h.Header, got: _Gathered) -> None:
         head_words = words[start].astype("u8")
         size = (head_words >> U64(48) if order == "<" else head_words & U64(0xFFFF)).astype("i8")
         end = start + (size >> 3)
-        which = _events_of(words, start, end, attrs, got)
+        which = _events_of(words, start, end, attrs)
+        unknown = int((which < 0).sum())
         # One pass a layout: events that share one are decoded together, whatever their ids.
         layouts: dict[tuple[int, ...], list[int]] = {}
         for index, attr in enumerate(attrs):
@@ -122,13 +144,17 @@ def _decode_batch(batch: Batch, head: h.Header, got: _Gathered) -> None:
             layouts.setdefault(key, []).append(index)
         for members in layouts.values():
             rows = np.flatnonzero(np.isin(which, members)) if len(layouts) > 1 else np.flatnonzero(which >= 0)
-            if len(rows):
+            if len(rows) or unknown:
                 columns = d.decode(words, start[rows], end[rows], attrs[members[0]], order)
-                _keep(words, columns, which[rows], head, got)
+                good = np.flatnonzero(~columns.bad)
+                chains = d.Chains.of(words, columns, good)
+                made.append(_Decoded(words, columns, good, which[rows], chains, unknown))
+                unknown = 0
+    return made
 
 
 def _events_of(
-    words: NDArray[Any], start: NDArray[np.int64], end: NDArray[np.int64], attrs: list[h.Attr], got: _Gathered
+    words: NDArray[Any], start: NDArray[np.int64], end: NDArray[np.int64], attrs: Sequence[h.Attr]
 ) -> NDArray[np.int64]:
     """Index of each sample's event; -1 for an id that no event has. An id of 0, or none, means the first event."""
     kind = attrs[0].sample_type
@@ -145,18 +171,18 @@ def _events_of(
     at = np.searchsorted(table, ids).clip(0, len(table) - 1)
     which = np.where(table[at] == ids, index[at], np.where(ids == 0, 0, -1))
     which[start + place >= end] = -1
-    got.unknown_event += int((which < 0).sum())
     return which
 
 
-def _keep(words: NDArray[Any], cols: d.Columns, which: NDArray[np.int64], head: h.Header, got: _Gathered) -> None:
-    got.bad += int(cols.bad.sum())
-    rows = np.flatnonzero(~cols.bad)
+def _keep(part: _Decoded, head: h.Header, got: _Gathered) -> None:
+    words, cols, rows = part.words, part.columns, part.rows
+    got.unknown_event += part.unknown_event
+    got.bad += len(cols.bad) - len(rows)
     if not len(rows):
         return
-    chain = got.chains.add(words, cols, rows)
+    chain = got.chains.add(part.chains)
     got.memory.add(words, cols, rows)
-    event = which[rows]
+    event = part.event[rows]
     if cols.period is not None:
         weight = cols.period[rows].astype("f8")
     else:
@@ -166,7 +192,7 @@ def _keep(words: NDArray[Any], cols: d.Columns, which: NDArray[np.int64], head: 
         ids, counts = np.unique(cols.cgroup[rows], return_counts=True)
         got.cgroups.update(dict(zip(ids.tolist(), counts.tolist(), strict=True)))
     cpu = cols.cpu[rows]
-    part = {
+    made = {
         "event": event.astype("u1"),
         "chain": chain,
         "pid": cols.pid[rows].astype("i4"),
@@ -176,8 +202,8 @@ def _keep(words: NDArray[Any], cols: d.Columns, which: NDArray[np.int64], head: 
         "weight": weight,
     }
     if cols.read is not None:
-        part = _deliver(words, cols.read.take(rows), part, head, got)
-    got.parts.append(part)
+        made = _deliver(words, cols.read.take(rows), made, head, got)
+    got.parts.append(made)
 
 
 def _fixed_period(attr: h.Attr, index: int, got: _Gathered) -> float:
@@ -334,17 +360,20 @@ def _stacks(
     np.cumsum(np.diff(offsets)[source], out=ends[1:])
     numbers: list[NDArray[np.int32]] = []
     counts: list[NDArray[np.int64]] = []
-    for low, high in a.spans(ends, _WORDS):  # some at a time: addresses take far more room than frames
+
+    def addresses(span: tuple[int, int]) -> tuple[NDArray[np.uint64], NDArray[np.uint8], NDArray[np.int64], int, int]:
+        low, high = span
         at, words = a.take_rows(flat, offsets, source[low:high])
         lengths = np.diff(at)
         row = np.repeat(np.arange(high - low), lengths)
         modes = modes_of(words, at, mode[source[low:high]])
         keep = (words < CONTEXT_MAX) | (lengths == 1)[row]
-        words, modes, row = words[keep], modes[keep], row[keep]
+        return words[keep], modes[keep], row[keep], low, high
+
+    # Some at a time: addresses take far more room than frames.
+    for words, modes, row, low, high in ahead(addresses, a.spans(ends, _WORDS)):
         counts.append(np.bincount(row, minlength=high - low))
-        row += low
-        numbers.append(places.number(words, modes, row))
-    del flat
+        numbers.append(places.number(words, modes, row + low))
     offsets2 = np.zeros(len(source) + 1, "i8")
     if counts:
         np.cumsum(np.concatenate(counts), out=offsets2[1:])

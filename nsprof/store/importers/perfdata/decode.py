@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nsprof.store.importers.assemble import U64, hash_rows
+from nsprof.store.importers.assemble import U64, hash_rows, take_rows
 from nsprof.store.importers.codes import Index, codes
 from nsprof.store.importers.perfdata import header as h
 
-__all__ = ["Chains", "Columns", "decode", "read_values"]
+__all__ = ["Chains", "Columns", "SomeChains", "decode", "read_values"]
 
 _CONTEXT_MAX = U64(2**64 - 4095)
 _CONTEXT_USER = U64(2**64 - 512)
@@ -216,6 +216,19 @@ def read_values(words: NDArray[Any], where: ReadAt) -> tuple[NDArray[Any], NDArr
     return row, words[np.clip(at + where.id_shift, 0, top)].astype("u8"), value
 
 
+@dataclass(slots=True)
+class SomeChains:
+    """The distinct call chains of some samples: which one each sample has, and of each its key, its words
+    flat[offsets[i]:offsets[i+1]], and the cpumode of its first sample; `addresses` counts those of all samples."""
+
+    which: NDArray[np.int32]
+    key: NDArray[np.uint64]
+    flat: NDArray[np.uint64]
+    offsets: NDArray[np.int64]
+    mode: NDArray[np.uint8]
+    addresses: int
+
+
 class Chains:
     """Distinct call chains seen so far. A chain with user addresses belongs to its process, so the pid is in its key.
 
@@ -232,11 +245,23 @@ class Chains:
     def __len__(self) -> int:
         return len(self._known)
 
-    def add(self, words: NDArray[Any], cols: Columns, rows: NDArray[np.int64]) -> NDArray[np.uint32]:
-        """Chain numbers of the samples `rows` (all good ones of a batch)."""
+    def add(self, some: SomeChains) -> NDArray[np.uint32]:
+        """Chain numbers of the samples of a batch."""
+        self.addresses += some.addresses
+        numbers, fresh = self._known.add(some.key)
+        if len(fresh):
+            offsets, flat = take_rows(some.flat, some.offsets, fresh)
+            self._flat.append(flat)
+            self._lengths.append(np.diff(offsets))
+            self._mode.append(some.mode[fresh])
+        return numbers.view("u4")[some.which]
+
+    @staticmethod
+    def of(words: NDArray[Any], cols: Columns, rows: NDArray[np.int64]) -> SomeChains:
+        """The distinct chains of the samples `rows` (all good ones of a batch)."""
         lengths = cols.chain_len[rows].copy()
         lone = lengths == 0
-        self.addresses += int(lengths.sum())
+        addresses = int(lengths.sum())
         lengths[lone] = 1
         offsets = np.zeros(len(rows) + 1, "i8")
         np.cumsum(lengths, out=offsets[1:])
@@ -254,23 +279,9 @@ class Chains:
         user |= unmarked & (mode != 1)
         key ^= np.where(user, (cols.pid[rows].astype("u8") + U64(2)) * _MIX, U64(0))
         key ^= np.where(lone | unmarked, (mode.astype("u8") + U64(1)) << U64(56), U64(0))
-        return self._intern(key, flat, offsets, mode)
-
-    def _intern(
-        self, key: NDArray[np.uint64], flat: NDArray[np.uint64], offsets: NDArray[np.int64], mode: NDArray[np.uint8]
-    ) -> NDArray[np.uint32]:
         which, first = codes(key)
-        numbers, fresh = self._known.add(key[first])
-        if len(fresh):
-            rows = first[fresh]
-            lengths = np.diff(offsets)[rows]
-            total = int(lengths.sum())
-            starts = np.cumsum(lengths) - lengths
-            pick = np.arange(total, dtype="i8") + np.repeat(offsets[:-1][rows] - starts, lengths)
-            self._flat.append(flat[pick])
-            self._lengths.append(lengths)
-            self._mode.append(mode[rows])
-        return numbers.view("u4")[which]
+        kept_offsets, kept = take_rows(flat, offsets, first)
+        return SomeChains(which, key[first], kept, kept_offsets, mode[first], addresses)
 
     def table(self) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint8]]:
         """(words, offsets, cpumode of the first sample) of all chains in number order."""
