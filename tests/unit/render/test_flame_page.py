@@ -270,3 +270,18 @@ def test_a_graph_that_two_comparisons_share_is_in_the_file_once() -> None:
     data = json.loads(re.findall(r'id="nsprof-data">(.*?)</script>', text)[0])
     first, second = (sheet["views"] for sheet in data["sheets"])
     assert first[:2] == second and len(data["flame"]["views"]) == len(page.views)
+
+
+@pytest.mark.parametrize("word", [w for w in HOSTILE if w])
+def test_hostile_names_of_comparisons_add_no_element(word: str) -> None:
+    def page(name: str) -> str:
+        one = replace(hostile(name), label=name, left_out=(name,))
+        return report_page(replace(one, others=(replace(one, label=f"{name}2", title=name),)))
+
+    tame, wild = Tags(page("tame")), Tags(page(word))
+    skipped = ("line", "text")
+    assert [t for t in wild.tags if t not in skipped] == [t for t in tame.tags if t not in skipped]
+    assert wild.attributes <= tame.attributes
+    assert not re.search(
+        "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]", page(word)
+    )
