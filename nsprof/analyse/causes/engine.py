@@ -244,6 +244,11 @@ class _Engine:
                 other = by_name.get(name)
                 if other is not None and (not other.set_up or name in j.rule.subsumes):
                     self.heirs[other.number] = j.number
+        # Waiting is what is left to say where nothing else holds the traffic back.
+        reason = next((j for j in judged if j.rule.not_cpu and not j.rule.fallback and len(j.kinds) >= 2), None)
+        for j in judged:
+            if reason is not None and j.rule.fallback and j.rule.not_cpu:
+                self.heirs[j.number] = reason.number
         self._repeated(judged)
         return [j for j in judged if j.number not in self.heirs]
 

@@ -102,7 +102,8 @@ class Rule:
     do not even make it possible (their cost has everyday reasons). `not_cpu` marks causes that cost throughput or
     latency without CPU time. `absorbs` names causes that are a mere consequence of this one: where no
     setting speaks for them, their cost is this one's; `subsumes` those that it brings about, settings
-    and all. `control` marks work of tasks that configure, never done for a packet: where the scenario's namespaces
+    and all. A `fallback` owns what no other cause does; one without CPU cost is none where another such cause is.
+    `control` marks work of tasks that configure, never done for a packet: where the scenario's namespaces
     are known, only their own tasks' samples count. `threshold` states where its limits come from.
     """
 

@@ -53,6 +53,7 @@ RULE = Rule(
         more(_same, "functions", "a fifth is gone beyond what a dearer unit explains", must=True),
     ),
     not_cpu=True,
+    fallback=True,
     tries=(Try("look at what it waits for", "perf sched timehist; cat /proc/PID/stack; cpupower idle-info"),),
     source="handled apart because no profile of CPU time shows it (off-CPU analysis)",
     threshold="a fifth less throughput in every run, CPU busy below 90 %",

@@ -182,6 +182,25 @@ def test_a_setting_of_the_machine_counts_for_the_scenario_that_ran_under_it() ->
     assert "net.core.netdev_budget is 1 (base: 300)" in [x.text for x in e.findings[0].evidence]
 
 
+def test_waiting_for_what_was_lost_is_the_loss() -> None:
+    slow = _throughput(900.0, 200.0)
+    busy: tuple[dict[str, Any], dict[str, Any]] = ({"cpu_busy_s": {0: 9.6, 1: 2.0}}, {"cpu_busy_s": {0: 2.0, 1: 2.0}})
+    fields = tuple({**a, **b} for a, b in zip(slow, busy, strict=True))
+    assert "waiting" in _explained({}, fields=fields)[1]
+    counters = {("netns", "Tcp.OutSegs"): (9.0, 9.0), ("netns", "Tcp.RetransSegs"): (0.0, 0.2)}
+    assert list(_explained({}, fields=fields, counters=counters)[1]) == ["retransmits"]
+
+
+def test_waiting_is_what_a_dearer_unit_does_not_explain() -> None:
+    slow = _throughput(900.0, 450.0)
+    idle: tuple[dict[str, Any], dict[str, Any]] = ({"cpu_busy_s": {0: 8.0, 1: 2.0}}, {"cpu_busy_s": {0: 4.4, 1: 2.0}})
+    fields = tuple({**a, **b} for a, b in zip(slow, idle, strict=True))
+    dearer = {f"copy_user_generic < udp_sendmsg < {TX}": 170.0}  # a tenth
+    assert "waiting" in _explained(dearer, fields=fields)[1]
+    twice = {f"copy_user_generic < udp_sendmsg < {TX}": 1_700.0}  # all of it
+    assert "waiting" not in _explained(twice, fields=fields)[1]
+
+
 def test_a_counter_that_stands_still_in_single_runs_is_not_mentioned() -> None:
     profile = pair({}, runs=1, counters={("system", "forks"): (0.0, 0.0)})
     e = explain(profile, profile, base_scenario="clean", new_scenario="fault")
