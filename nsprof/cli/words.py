@@ -1,5 +1,5 @@
-"""What no verb's command line may hold: an option or file that is the empty string (a variable that was not set), and
-two options of which only one can hold."""
+"""What no verb's command line may hold: an option or file that is the empty string (a variable that was not set),
+two options of which only one can hold, and options that would mean nothing beside another or without one."""
 
 from __future__ import annotations
 
@@ -14,6 +14,23 @@ __all__ = ["check_words"]
 
 #: Options whose empty value means something.
 _MAY_BE_EMPTY = ("--append", "--filter")
+_RUNNING = (
+    *("--scenario", "--runs", "--output", "--full", "--seconds", "--until", "--resume", "--kernel", "--boots"),
+    *("--modules", "--memory", "--freq", "--event", "--hop", "--count", "--containers", "--busy", "--reverse"),
+    *("--wire-rate", "--mtu", "--offload", "-6", "--host-netns", "--pin", "--uplink", "--remote", "--take-uplink"),
+    *("--timeout", "--max-time", "--seed"),
+)
+#: (verb, option, those that mean nothing beside it, why)
+_NOTHING_BESIDE: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
+    ("bench", "--show", _RUNNING, "runs nothing"),
+    ("record", "--watch", ("--timeout",), "ends after --duration"),
+    ("report", "--html", ("--limit", "--sort"), "has every function, and sorts in the browser"),
+    ("top", "--batch", ("--output",), "saves nothing"),
+)
+#: (verb, option, those that mean nothing without it)
+_NOTHING_WITHOUT: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("bench", "--kernel", ("--boots", "--modules", "--memory")),
+)
 
 
 def check_words(command: click.Command) -> None:
@@ -47,6 +64,18 @@ def _check(command: click.Command, ctx: click.Context, args: list[str]) -> None:
         if _is_empty(param, values.get(param.name or "")):
             name = max(param.opts, key=len) if isinstance(param, click.Option) else param.human_readable_name
             raise UsageError(f"{name}: an empty word", f"leave {name} out, or give it a value")
+    given = list(dict.fromkeys(max(p.opts, key=len) for p in order if isinstance(p, click.Option)))
+    for verb, option, others, why in _NOTHING_BESIDE:
+        found = [name for name in given if name in others]
+        if ctx.info_name == verb and option in given and found:
+            raise UsageError(
+                f"{option} {why}: {', '.join(found)} {'means' if len(found) == 1 else 'mean'} nothing beside it",
+                f"leave {found[0]} out",
+            )
+    for verb, option, others in _NOTHING_WITHOUT:
+        found = [name for name in given if name in others]
+        if ctx.info_name == verb and option not in given and found:
+            raise UsageError(f"{found[0]} means nothing without {option}", f"add {option}, or leave {found[0]} out")
     same: dict[str, list[str]] = defaultdict(list)
     for param in order:
         if isinstance(param, click.Option) and param.is_flag and param.name:

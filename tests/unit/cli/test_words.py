@@ -80,6 +80,37 @@ def test_forms_that_exclude_each_other_are_both_named(
     assert all(word in said for word in words if word.startswith("-"))
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("bench", "--show", "--resume", "b.nsprof"), "--show runs nothing: --resume means nothing beside it"),
+        (
+            ("bench", "--show", "--runs", "3", "--no-hop", "b.nsprof"),
+            "--show runs nothing: --runs, --hop mean nothing beside it",
+        ),
+        (("bench", "--memory", "512", "--", "true"), "--memory means nothing without --kernel"),
+        (("record", "--watch", "x", "--timeout", "3"), "--timeout means nothing beside it"),
+        (("report", "--html", "x.html", "--sort", "total"), "--sort means nothing beside it"),
+        (("top", "-b", "-n", "1", "-o", "x.nsprof"), "--batch saves nothing: --output means nothing beside it"),
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused(
+    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status(*words) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_every_option_of_the_tables_exists() -> None:
+    from nsprof.cli import words
+
+    known = {verb[-1]: {max(p.opts, key=len) for p in c.params} for verb, c in every_command()}
+    for verb, option, others, _ in words._NOTHING_BESIDE:
+        assert {option, *others} <= known[verb]
+    for verb, option, others in words._NOTHING_WITHOUT:
+        assert {option, *others} <= known[verb]
+
+
 def test_the_empty_word_of_a_command_that_is_run_is_its_own() -> None:
     from nsprof.cli.words import check_words
 
