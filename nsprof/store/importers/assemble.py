@@ -6,6 +6,7 @@ Nothing here makes a Python object a sample: Python loops run over distinct fram
 from __future__ import annotations
 
 import datetime
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -212,12 +213,11 @@ def context_column(
     sort[kernel & (named if named is not None else True)] |= _IS_NAMED
     alone = np.zeros(len(frames), "u1")
     for index in np.flatnonzero(kernel).tolist():
-        name = [frames.name[index]]
-        context = context_of(name)
+        context, idles = _context_alone(frames.name[index])
         if context is not Context.TASK:
             alone[index] = context
             sort[index] |= _IS_ENTRY if context else 0
-        if context_of(name, swapper=True) is Context.IDLE:
+        if idles:
             sort[index] |= _IS_IDLE
     plain, swapper = np.zeros(len(stacks), "u1"), np.zeros(len(stacks), "u1")
     offsets = stacks.offsets
@@ -226,6 +226,12 @@ def context_column(
         at = offsets[first : last + 1] - offsets[first]
         plain[first:last], swapper[first:last] = _contexts(flat, at, sort, alone, idle=idle)
     return plain, swapper
+
+
+@functools.lru_cache(1 << 16)
+def _context_alone(name: str) -> tuple[Context, bool]:
+    """(context of a stack of this kernel function alone, whether it idles)."""
+    return context_of([name]), context_of([name], swapper=True) is Context.IDLE
 
 
 def _contexts(

@@ -6,9 +6,11 @@ Arrow; Python sees the distinct frames only.
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +31,6 @@ _DENSE = 5  # a semicolon in so few bytes, and positions would take far more mem
 _LONG = 4 << 20
 _DIGITS = 15  # so many make a number that a double holds exactly
 _MAX_DEPTH = 100_000
-_FRAMES = 1 << 16  # worked on at once, which stay in the processor's cache
 _LEFT_OUT = "lines that are no `frames count`, left out"
 
 
@@ -60,16 +61,18 @@ def import_folded(buf: memoryview, name: str) -> tuple[Profile, bool]:
 
 @dataclass(slots=True)
 class _Part:
-    """The lines of some text: frames as numbers of `texts`, stacks and each one's frames from the last to the first,
-    so that a stack begins with its leaf; how many frames each has and what it weighs. `odd` are the lines of another
-    form, with their numbers among the `lines`."""
+    """Some lines: their frames (name, module, kind, source); the stacks, leaf first, as numbers of those; of each
+    stack how many frames it has, what it weighs, a key that equal ones share, and its context."""
 
-    lines: int
-    texts: list[bytes]
-    flat: NDArray[np.int32]
+    frames: list[tuple[str, str, int, str]]
+    flat: NDArray[np.uint32]
     lengths: NDArray[np.int64]
     weight: NDArray[np.float64]
-    odd: list[tuple[int, bytes]]
+    key: NDArray[np.uint64]
+    context: NDArray[np.uint8]
+    lines: int = 0
+    bad: int = 0
+    first_bad: int = 0
 
 
 def _parts(text: memoryview) -> list[_Part]:
@@ -77,11 +80,11 @@ def _parts(text: memoryview) -> list[_Part]:
     buf = np.frombuffer(text, "u1")
     if len(text) > _WINDOW and np.count_nonzero(buf[:_WINDOW] == 59) * _DENSE > _WINDOW:
         # Far more frames than text usually has: less of it at once.
-        return [_part(np.frombuffer(part, "u1"), part) for part in cuts(text, b"\n", _WINDOW)]
-    return [_part(buf, text)]
+        return [part for each in cuts(text, b"\n", _WINDOW) for part in _part(np.frombuffer(each, "u1"), each)]
+    return _part(buf, text)
 
 
-def _part(buf: NDArray[np.uint8], text: memoryview) -> _Part:
+def _part(buf: NDArray[np.uint8], text: memoryview) -> list[_Part]:
     ends = c.newlines(buf)
     starts = np.concatenate([[0], ends[:-1] + 1])[: len(ends)]
     weight, stop = _counts(buf, starts, ends)
@@ -89,15 +92,9 @@ def _part(buf: NDArray[np.uint8], text: memoryview) -> _Part:
     usual = (stop > starts) & (first > 32) & (first != 35) & (first != 47) & (stop - starts < _LONG)
     rows = np.flatnonzero(usual)
     other = np.flatnonzero(~usual & (ends > starts))
-    odd = [
-        (row + 1, bytes(text[at:end]))
-        for row, at, end in zip(other.tolist(), starts[other].tolist(), ends[other].tolist(), strict=True)
-    ]
     start, stop, weight = starts[rows], stop[rows], weight[rows]
     if len(rows) and c.repeats(buf, start, stop):
-        which, pieces = c.distinct(
-            buf, start, stop + 1
-        )  # each with the blank behind it, which parts it from the next
+        which, pieces = c.distinct(buf, start, stop + 1)  # with the blank behind each, which parts it from the next
         weight = np.bincount(which, weights=weight).astype("f8")
         separator = pieces.data == 59
         separator[pieces.offsets[1:] - 1] = True
@@ -111,7 +108,12 @@ def _part(buf: NDArray[np.uint8], text: memoryview) -> _Part:
         separator[ends[:whole]] = True
         texts, flat, lengths = _frames(buf, np.flatnonzero(separator), 10, unended=whole < len(ends))
         lengths = lengths[usual[::-1]]
-    return _Part(len(ends), texts, flat, lengths, weight[::-1], odd)
+    made = _named(texts, flat, lengths, weight[::-1])
+    made.lines = len(ends)
+    if not len(other):
+        return [made]
+    lines = [bytes(text[a:b]) for a, b in zip(starts[other].tolist(), ends[other].tolist(), strict=True)]
+    return [_odd_lines(lines, other), made]
 
 
 def _frames(
@@ -131,54 +133,59 @@ def _frames(
     return [text[:-1] for text in pieces.tolist()], which[::-1], lengths[::-1]
 
 
+def _odd_lines(lines: list[bytes], rows: NDArray[np.int64]) -> _Part:
+    """Lines that are not just frames, a blank and a plain number; `rows` are their numbers, from 0."""
+    texts: dict[bytes, int] = {}
+    flat: list[int] = []
+    lengths: list[int] = []
+    weight: list[float] = []
+    bad: list[int] = []
+    for line, row in zip(lines, rows.tolist(), strict=True):
+        if not line.strip() or line.startswith((b"#", b"//")):
+            continue
+        stack, _, count = line.rpartition(b" ")
+        if not stack.strip() or len(count) > 40 or not _NUMBER.match(count):
+            bad.append(row + 1)
+            continue
+        frames = stack.rsplit(b";", _MAX_DEPTH)[-_MAX_DEPTH:]
+        flat.extend(texts.setdefault(frame, len(texts)) for frame in reversed(frames))
+        lengths.append(len(frames))
+        weight.append(float(count))
+    made = _named(list(texts), np.array(flat, "i4"), np.array(lengths, "i8"), np.array(weight, "f8"))
+    made.bad, made.first_bad = len(bad), bad[0] if bad else 0
+    return made
+
+
 class _Table:
-    """Stacks read so far: their frames as numbers of `texts`, leaf first, and what they weigh."""
+    """Stacks read so far: their frames as numbers of one table, leaf first, and what `_Part` says of each."""
 
     def __init__(self) -> None:
-        self.texts: dict[bytes, int] = {}
+        self.frames = a.FrameTable()
         self.rows = 0
         self.bad = 0
-        self.first_bad = 0
+        self._first_bad = 0
         self._lines = 0
         self._flat: list[NDArray[np.uint32]] = []
-        self._lengths: list[NDArray[np.int64]] = []
-        self._weight: list[NDArray[np.float64]] = []
+        self._columns: list[tuple[NDArray[Any], ...]] = []
 
     def add(self, part: _Part) -> None:
         """Take in some lines."""
-        texts = self.texts
-        number = np.array([texts.setdefault(text, len(texts)) for text in part.texts], "u4")
+        number = np.array([self.frames.add(*frame) for frame in part.frames], "u4")
         if len(part.lengths):
-            self._keep(number[part.flat], part.lengths, part.weight)
-        for line, text in part.odd:
-            self._line(text, self._lines + line)
+            self._flat.append(number[part.flat])
+            self._columns.append((part.lengths, part.weight, part.key, part.context))
+        if part.bad:
+            self._first_bad = self._first_bad or self._lines + part.first_bad
+        self.bad += part.bad
+        self.rows += len(part.lengths)
         self._lines += part.lines
 
-    def _keep(self, leaf_first: NDArray[np.uint32], lengths: NDArray[np.int64], weight: NDArray[np.float64]) -> None:
-        self._flat.append(leaf_first)
-        self._lengths.append(lengths)
-        self._weight.append(weight)
-        self.rows += len(lengths)
-
-    def _line(self, line: bytes, number: int) -> None:
-        """A line that is not just frames, a blank and a plain number."""
-        if not line.strip() or line.startswith((b"#", b"//")):
-            return
-        stack, _, count = line.rpartition(b" ")
-        if not stack.strip() or len(count) > 40 or not _NUMBER.match(count):
-            self.bad += 1
-            self.first_bad = self.first_bad or number
-            return
-        frames = stack.rsplit(b";", _MAX_DEPTH)[-_MAX_DEPTH:]
-        texts = self.texts
-        numbers = np.array([texts.setdefault(frame, len(texts)) for frame in reversed(frames)], "u4")
-        self._keep(numbers, np.array([len(numbers)]), np.array([float(count)]))
-
     def profile(self, name: str) -> Profile:
-        """The finished profile; equal stacks of different stretches become one."""
+        """The finished profile; equal stacks become one."""
+        empty = (np.zeros(0, "i8"), np.zeros(0), np.zeros(0, "u8"), np.zeros(0, "u1"))
+        lengths, weight, key, context = (np.concatenate(each) for each in zip(empty, *self._columns, strict=True))
         offsets = np.zeros(self.rows + 1, "i8")
-        if self.rows:
-            np.cumsum(np.concatenate(self._lengths), out=offsets[1:])
+        np.cumsum(lengths, out=offsets[1:])
         flat = np.empty(int(offsets[-1]), "u4")
         at = 0
         self._flat.reverse()
@@ -187,25 +194,28 @@ class _Table:
             flat[at : at + len(part)] = part
             at += len(part)
             del part
-        weight = np.concatenate(self._weight) if self._weight else np.zeros(0)
-        notes = [f"{self.bad} {_LEFT_OUT} (the first is line {self.first_bad:,})"] if self.bad else []
-        stacks, stack = a.unique_stacks(flat, offsets)
-        flat = np.zeros(0, "u4")
-        frames, flat, named = kinds_of(list(self.texts), stacks.frames, stacks.offsets)
-        stacks = Stacks(stacks.offsets, flat)
+        notes = [f"{self.bad} {_LEFT_OUT} (the first is line {self._first_bad:,})"] if self.bad else []
         if not (weight == np.floor(weight)).all():
             notes.append("fractional counts: weights are kept as they are, sample counts are rounded up")
-        weight = np.bincount(stack, weights=weight, minlength=len(stacks)).astype("f8")
+        first, which = a.grouped(key)
+        if len(first) < len(key):
+            order = np.argsort(first)
+            rank = np.empty(len(order), "i8")
+            rank[order] = np.arange(len(order))
+            weight = np.bincount(rank[which], weights=weight).astype("f8")
+            context = context[first[order]]
+            offsets, flat = a.take_rows(flat, offsets, first[order])
         made = a.Rows(
-            event=np.zeros(len(stacks), "u1"),
-            stack=np.arange(len(stacks)),
+            event=np.zeros(len(weight), "u1"),
+            stack=np.arange(len(weight)),
             weight=weight,
             count=np.ceil(np.clip(weight, 0, 2**53)).astype("u8"),
+            context=context,
             events=[Event("samples", "count")],
         )
         run = Run(scenario=Path(name).name, losses=a.no_losses())
         meta = a.source_meta("folded", name, notes)
-        return a.assemble(made, frames, stacks, run=run, meta=meta, named=named)
+        return a.assemble(made, self.frames.frames(), Stacks(offsets, flat), run=run, meta=meta)
 
 
 def _counts(
@@ -250,49 +260,69 @@ _MARK = {b"_[k]": FrameKind.KERNEL, b"_[j]": FrameKind.USER, b"_[w]": FrameKind.
 _DSO = re.compile(r"(.+) \((\[[^()]+\]|[^()]*\.ko[^()]*)\)$")
 
 
-def kinds_of(
-    texts: list[bytes], flat: NDArray[np.uint32], offsets: NDArray[np.int64]
-) -> tuple[Frames, NDArray[np.uint32], NDArray[np.bool_]]:
-    """(frames, flat renumbered to them, which have a name): kinds from marks, DSOs and kernel entry functions."""
-    names: list[str] = []
-    modules: list[str] = []
-    kinds = np.zeros(len(texts), "u1")
-    entry = np.zeros(len(texts), bool)
-    for index, text in enumerate(texts):
-        kind = _MARK.get(text[-4:], FrameKind.UNKNOWN)
-        bare = (text[:-4] if text[-4:] in _MARK else text).strip()
-        name = bare.decode("utf-8", "backslashreplace") or "[unknown]"
-        module = ""
-        if name.endswith(")") and (found := _DSO.match(name)):
-            kind, module = kernel_dso(found[2])
-            name = found[1]
-        names.append(name)
-        modules.append(module)
-        kinds[index] = kind
-        entry[index] = name in KERNEL_ENTRY
-    table = a.FrameTable()
-    own = np.array([table.add(n, m, int(k)) for n, m, k in zip(names, modules, kinds, strict=True)], "u4")
-    inner = _leafward(flat, offsets, entry)
-    if inner is None:
-        flat = own[flat] if len(table.rows) < len(own) else flat
-    else:
-        number = len(own)
+class _Frame(NamedTuple):
+    """What the text of a frame says: the row of a frame table, whether it is a kernel entry function, has a name, and
+    a hash of the row."""
+
+    row: tuple[str, str, int, str]
+    entry: bool
+    named: bool
+    hash: int
+
+
+@functools.lru_cache(1 << 16)
+def _frame_of(text: bytes) -> _Frame:
+    """A frame: its kind is that of its mark or its DSO."""
+    kind = _MARK.get(text[-4:], FrameKind.UNKNOWN)
+    bare = (text[:-4] if text[-4:] in _MARK else text).strip()
+    name = bare.decode("utf-8", "backslashreplace") or "[unknown]"
+    module = ""
+    if name.endswith(")") and (found := _DSO.match(name)):
+        kind, module = kernel_dso(found[2])
+        name = found[1]
+    row = (name, module, int(kind), "")
+    return _Frame(row, name in KERNEL_ENTRY, not name.startswith(("[unknown", "0x")), hash(row))
+
+
+@functools.lru_cache(1 << 16)
+def _as_kernel(frame: _Frame) -> _Frame:
+    row = (*frame.row[:2], int(FrameKind.KERNEL), "")
+    return frame._replace(row=row, hash=hash(row))
+
+
+def _named(
+    texts: list[bytes], flat: NDArray[np.int32], lengths: NDArray[np.int64], weight: NDArray[np.float64]
+) -> _Part:
+    """Stacks of frames that are numbers of `texts`, with frames: kernel ones by marks, DSOs and entry functions."""
+    offsets = np.zeros(len(lengths) + 1, "i8")
+    np.cumsum(lengths, out=offsets[1:])
+    frames = [_frame_of(text) for text in texts]
+    number = len(frames)
+    inner = _leafward(flat, offsets, np.array([frame.entry for frame in frames], bool))
+    if inner is not None:
+        code = np.multiply(inner, np.int32(number), dtype="i4")
+        code += flat
         met = np.zeros(2 * number, bool)
-        code = flat.astype("u4", copy=True)
-        for low in range(0, len(code), _FRAMES):
-            some = code[low : low + _FRAMES]
-            some += inner[low : low + _FRAMES] * np.uint32(number)
-            met[some] = True
-        as_kernel = own.copy()
-        for index in np.flatnonzero(met[number:] & (kinds != FrameKind.KERNEL)).tolist():
-            as_kernel[index] = table.add(names[index], modules[index], FrameKind.KERNEL)
-        flat = np.concatenate([own, as_kernel])[code]
-    named = np.array([not n.startswith(("[unknown", "0x")) for n, *_ in table.rows], bool)
-    return table.frames(), flat.astype("u4", copy=False), named
+        met[code] = True
+        own = np.arange(2 * number, dtype="i4")
+        for index in np.flatnonzero(met[number:]).tolist():
+            own[number + index] = len(frames)
+            frames.append(_as_kernel(frames[index]))
+        flat = own[code]
+    rows = [frame.row for frame in frames]
+    table = Frames(
+        tuple(row[0] for row in rows), ("",) * len(rows), np.array([row[2] for row in rows], "u1"), ("",) * len(rows)
+    )
+    named = np.array([frame.named for frame in frames], bool)
+    stacks = Stacks(offsets, flat.astype("u4"))
+    context, _ = a.context_column(table, stacks, named=named, idle=False)
+    words = np.array([frame.hash for frame in frames], "i8").view("u8")
+    key = a.hash_rows(words[stacks.frames], offsets) if rows else np.zeros(0, "u8")
+    return _Part(rows, stacks.frames, lengths, weight, key, context)
 
 
 def _leafward(
-    flat: NDArray[np.uint32], offsets: NDArray[np.int64], entry: NDArray[np.bool_]
+    flat: NDArray[np.int32], offsets: NDArray[np.int64], entry: NDArray[np.bool_]
 ) -> NDArray[np.bool_] | None:
     """Which frames are leafward of their stack's outermost kernel entry function, with it; None if there is none."""
     if not entry.any():
