@@ -91,3 +91,18 @@ def test_bridge_netfilter_and_rules_are_on_the_path_of_both_families() -> None:
 def test_a_kernel_without_netkit_says_so() -> None:
     with pytest.raises(VmError, match=r"making netkit pair v0 \(it wants CONFIG_NETKIT, Linux 6.7\)"):
         measure_all(replace(ONE, kernels=("debian:6.1",), scenarios=("netkit",)))
+
+
+def test_an_mtu_that_a_router_must_tell_is_learned_while_warming_up() -> None:
+    # The server's 1,450 bytes go whole until the host, before the container's 1,400, has said that they cannot.
+    mismatch = replace(ONE, scenarios=("veth-route",), size=1450, perturbations=Perturbations(mtu=1400))
+    (m,) = measure_all(mismatch)
+    assert m.calls()["ip_do_fragment"] == 2 * m.repetitions
+    assert m.denominators["skb"] == 4 * m.repetitions
+
+
+def test_datagrams_that_a_bridge_drops_for_their_length_are_told() -> None:
+    # A bridge says nothing to the sender.
+    mismatch = replace(ONE, scenarios=("veth-bridge",), size=4000, perturbations=Perturbations(mtu=9000))
+    with pytest.raises(VmError, match=r"datagrams of 4000 bytes are lost on the way to the server \(is an MTU too"):
+        measure_all(mismatch)
