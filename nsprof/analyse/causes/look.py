@@ -40,6 +40,7 @@ __all__ = [
     "no_qdisc",
     "none_of",
     "offload_lost",
+    "own_shares",
     "qdisc_differs",
     "rises",
     "share_of",
@@ -385,6 +386,17 @@ def busy_share(side: Side) -> float:
         if run.duration_s > 0 and cpus:
             shares.append(max(run.cpu_busy_s[c] for c in cpus) / run.duration_s)
     return sum(shares) / len(shares) if shares else float("nan")
+
+
+def own_shares(case: Case, number: int) -> dict[int, float]:
+    """By CPU, the share of its time that the scenario's own work takes (other load is not in the samples), mean over
+    runs; empty where samples are no time."""
+    chosen = case.sides.views[number]
+    wall = sum(run.duration_s for run in chosen.run_objects)
+    if case.sides.measure.unit != "ns" or case.sides.measure.kind != "sampled" or wall <= 0:
+        return {}
+    times = np.bincount(chosen.column("cpu"), weights=chosen.weight)
+    return {cpu: float(time) / 1e9 / wall for cpu, time in enumerate(times) if time > 0}
 
 
 def absent(test: Callable[[Mapping[str, Any]], Any], what: str) -> Check:

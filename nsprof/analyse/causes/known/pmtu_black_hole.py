@@ -43,6 +43,8 @@ RULE = Rule(
         slower(0.5, must=True),
         mtu_differs(),
     ),
+    # The segment that is too large is sent again until somebody notices.
+    subsumes=("retransmits",),
     not_cpu=True,
     tries=(Try("let ICMP 'fragmentation needed' pass, or clamp the MSS", "sysctl -w net.ipv4.tcp_mtu_probing=1"),),
     source="RFC 2923 section 2.1, RFC 4821",

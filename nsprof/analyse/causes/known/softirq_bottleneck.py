@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nsprof.analyse.causes.case import Case
-from nsprof.analyse.causes.look import more, moves, slower
+from nsprof.analyse.causes.look import more, moves, own_shares, slower
 from nsprof.analyse.causes.rule import Rule, Seen, Try
 from nsprof.model.profile import Context
 
@@ -44,8 +44,9 @@ def _full(case: Case) -> Seen | None:
 def _others(case: Case) -> Seen | None:
     runs = [r for r in case.new.run_objects if r.duration_s > 0]
     cpus = sorted({cpu for r in runs for cpu in r.cpu_busy_s})
-    idle = [c for c in cpus if sum(r.cpu_busy_s.get(c, 0.0) / r.duration_s for r in runs) < 0.5 * len(runs)]
-    text = f"while {len(idle)} of {len(cpus)} CPUs are busy less than half"
+    busy = {c: sum(r.cpu_busy_s.get(c, 0.0) / r.duration_s for r in runs) / len(runs) for c in cpus}
+    idle = [c for c in cpus if own_shares(case, 1).get(c, busy[c]) < 0.5]
+    text = f"while {len(idle)} of {len(cpus)} CPUs have less than half of their time taken by it"
     return Seen("counters", text, own=False) if idle else None
 
 
@@ -56,7 +57,7 @@ RULE = Rule(
     checks=(
         more(_full, "functions", "one CPU spends 80 % of its time in softirqs, not so at base", must=True),
         # Where no CPU is idle there is nobody to spread to: then it is overload, not one queue.
-        more(_others, "counters", "while other CPUs are busy less than half", must=True),
+        more(_others, "counters", "while other CPUs are busy with it less than half of their time", must=True),
         slower(),
     ),
     # A CPU that does nothing but softirqs runs out of budget and leaves them to its thread.

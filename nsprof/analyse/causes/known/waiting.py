@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsprof.analyse.causes.case import Case
-from nsprof.analyse.causes.look import busy_share, more, slower
+from nsprof.analyse.causes.look import busy_share, more, own_shares, slower
 from nsprof.analyse.causes.rule import Rule, Seen, Try
 
 #: From here on the machine below took the time (runs are marked from this share on).
@@ -22,10 +22,19 @@ def _idle(case: Case) -> Seen | None:
     busy, before = busy_share(case.new), busy_share(case.base)
     wall = sum(r.duration_s * max(1, r.cpus) for r in case.new.run_objects)
     stolen = sum(r.cpu_steal_s for r in case.new.run_objects)
-    # What is not done costs no time: the CPU must idle in proportion, at least by half.
-    if not busy < 0.9 or busy > before * (1 - _lost(case) / 2) or (wall > 0 and stolen > _STOLEN * wall):
+    if wall > 0 and stolen > _STOLEN * wall:
         return None
-    return Seen("counters", f"the CPU under test is busy {busy:.0%} (base: {before:.0%})")
+    # What is not done costs no time: the CPU must idle in proportion, at least by half.
+    part = 1 - _lost(case) / 2
+    if busy < 0.9 and busy <= before * part:
+        return Seen("counters", f"the CPU under test is busy {busy:.0%} (base: {before:.0%})")
+    own, was = (max(own_shares(case, number).values(), default=1.0) for number in (1, 0))
+    if own < 0.9 and own <= was * part:
+        return Seen(
+            "counters",
+            f"its own work takes {own:.0%} of the CPU under test (base: {was:.0%}); others were there, too",
+        )
+    return None
 
 
 def _same(case: Case) -> Seen | None:
@@ -47,7 +56,8 @@ RULE = Rule(
         more(
             _idle,
             "counters",
-            "the busiest CPU under test is busy less than 90 %, and less than at base by half the share that is gone",
+            "the busiest CPU under test is busy less than 90 %, and less than at base by half of what is gone; "
+            "of a CPU that others keep busy, the scenario's own part",
             must=True,
         ),
         more(_same, "functions", "a fifth is gone beyond what a dearer unit explains", must=True),
