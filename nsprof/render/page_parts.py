@@ -167,25 +167,38 @@ def _half(interval: Interval | None, unit: str) -> str:
     return "" if interval is None else f" ± {bare((interval.high - interval.low) / 2, unit)}"
 
 
+def _with_unit(head: str, units: set[str]) -> str:
+    """`Throughput (transactions/s)`, `Unit cost (per transaction)`: the figures say ns or us themselves."""
+    unit = next(iter(units)) if len(units) == 1 else ""
+    measure, slash, per = unit.partition("/")
+    if slash and measure == "ns":
+        return f"{head} (per {per})"
+    return f"{head} ({unit})" if unit else head
+
+
 def scenario_table(scenarios: ScenarioTable, said: Sequence[str] = ()) -> str:
     """CPU usage / overhead, throughput / changed, unit cost / changed, and the observation of each scenario; its
     alarms but those that are `said` already."""
     kernels = len({r.kernel for r in scenarios.rows}) > 1
-    heads = ["Scenario", *(["Kernel"] if kernels else []), "CPU usage", "overhead", "Throughput", "changed"]
-    heads += ["Unit cost", "changed", "Drops", "Retransmits", "Runs"]
+    rates, costs = ({getattr(r, name) for r in scenarios.rows} for name in ("throughput_unit", "unit_cost_label"))
+    heads = ["Scenario", *(["Kernel"] if kernels else []), "CPU usage", "overhead"]
+    heads += [_with_unit("Throughput", rates), "changed", _with_unit("Unit cost", costs), "changed"]
+    heads += ["Drops", "Retransmits", "Runs"]
+    # One unit for all stands in the head: the table is wide enough without it in each cell.
+    rate, cost = (bare if len(units) == 1 else value_text for units in (rates, costs))
     rows = []
     for r in scenarios.rows:
         row = [r.scenario, *([r.kernel] if kernels else [])]
         row += [value_text(r.cpu_pct, "%") + _half(r.cpu_interval, "%"), _change(r.cpu_change_pct, r)]
-        row += [value_text(r.throughput, r.throughput_unit) + _half(r.throughput_interval, r.throughput_unit)]
+        row += [rate(r.throughput, r.throughput_unit) + _half(r.throughput_interval, r.throughput_unit)]
         row += [_change(r.throughput_change_pct, r)]
-        row += [value_text(r.unit_cost, r.unit_cost_label) + _half(r.unit_cost_interval, r.unit_cost_label)]
+        row += [cost(r.unit_cost, r.unit_cost_label) + _half(r.unit_cost_interval, r.unit_cost_label)]
         row += [_change(r.unit_cost_change_pct, r)]
         row += [f"{r.drops:,.0f}", f"{r.retransmits:,.0f}", str(r.runs)]
         rows.append(row)
     numeric = range(2 if kernels else 1, len(heads))
     out = _alarms(a for a in scenarios.alarms if a not in said) + table(
-        heads, rows, caption=scenarios.title or "Scenarios", numeric=numeric
+        heads, rows, caption=scenarios.title or "Scenarios", numeric=numeric, kind=" scenarios"
     )
     seen = [(f"{r.kernel}:" if kernels else "") + f"{r.scenario}: {r.observation}" for r in scenarios.rows]
     observed = [text for text, r in zip(seen, scenarios.rows, strict=True) if r.observation and not r.is_baseline]
