@@ -142,13 +142,18 @@ def _pieces(array: pa.BinaryArray) -> Pieces:
     return Pieces(np.frombuffer(data, "u1") if data is not None and len(data) else np.zeros(0, "u1"), at)
 
 
-def repeats(buf: NDArray[np.uint8], start: NDArray[np.int64], end: NDArray[np.int64]) -> bool:
-    """Whether pieces stand there some ten times each, judged by how many of a few thousand are equal."""
+def repeats(buf: NDArray[np.uint8], start: NDArray[np.int64], end: NDArray[np.int64], often: int = _OFTEN) -> bool:
+    """Whether pieces stand there so `often` each, or more, judged by how many of a thousand are equal."""
     number = len(start)
-    some = np.linspace(0, number - 1, min(number, _PROBE)).astype("i8")
+    if not number:
+        return False
+    # Scattered, since what stands at equal distances may be equal always, or never.
+    scatter = np.arange(1, _PROBE + 1, dtype="u8") * np.uint64(0x9E3779B97F4A7C15)
+    scatter = (scatter ^ scatter >> np.uint64(29)) * np.uint64(0xBF58476D1CE4E5B9) >> np.uint64(11)
+    some = np.unique(scatter % np.uint64(number)).astype("i8")
     texts = {buf[a:b].tobytes() for a, b in zip(start[some].tolist(), end[some].tolist(), strict=True)}
     # Among k of n pieces of d equally frequent texts, k * k / (2 * d) are met again.
-    return (len(some) - len(texts)) * 2 * number > _OFTEN * len(some) ** 2
+    return (len(some) - len(texts)) * 2 * number > often * len(some) ** 2
 
 
 def records(text: NDArray[np.uint8], at: NDArray[np.int64], width: int) -> NDArray[np.uint8]:

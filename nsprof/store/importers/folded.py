@@ -26,11 +26,15 @@ __all__ = ["import_folded", "looks_like", "to_utf8"]
 
 _LINE = re.compile(rb"\S.*[; ]?.* [0-9]+(?:\.[0-9]*)?$")
 _NUMBER = re.compile(rb"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?$")
-_WINDOW = 1 << 20
-_DENSE = 5  # a semicolon in so few bytes, and positions would take far more memory than text
+_WINDOW = 2 << 20
+_DENSE = 9  # a semicolon in so few bytes, and positions would take far more memory than text
 _LONG = 4 << 20
 _DIGITS = 15  # so many make a number that a double holds exactly
 _MAX_DEPTH = 100_000
+_STRETCHES = 1.5  # the larger a stretch, the more often stacks are met in it again, and the more memory it takes
+_ROOT = 48  # a root of fewer bytes is looked for
+_SELDOM = 2  # times that what stands below roots must be met for it to be worth it
+_MIX = np.uint64(0x9E3779B97F4A7C15)
 _LEFT_OUT = "lines that are no `frames count`, left out"
 
 
@@ -51,7 +55,7 @@ def import_folded(buf: memoryview, name: str) -> tuple[Profile, bool]:
     those leafward of a known kernel entry function, are kernel frames.
     """
     table = _Table()
-    for parts in ahead(_parts, stretches(buf, b"\n")):
+    for parts in ahead(_parts, stretches(buf, b"\n", _STRETCHES)):
         for part in parts:
             table.add(part)
     if not table.rows and not table.bad:
@@ -98,7 +102,9 @@ def _part(buf: NDArray[np.uint8], text: memoryview) -> list[_Part]:
         weight = np.bincount(which, weights=weight).astype("f8")
         separator = pieces.data == 59
         separator[pieces.offsets[1:] - 1] = True
-        texts, flat, lengths = _frames(pieces.data, np.flatnonzero(separator), 32)
+        made = _named(*_frames(pieces.data, np.flatnonzero(separator), 32), weight[::-1])
+    elif len(rows) and (under := _under_roots(buf, start, stop, weight)) is not None:
+        made = under
     else:
         separator = buf == 59
         for row in other.tolist():
@@ -107,13 +113,46 @@ def _part(buf: NDArray[np.uint8], text: memoryview) -> list[_Part]:
         whole = len(ends) - (len(buf) > 0 and int(buf[-1]) != 10)
         separator[ends[:whole]] = True
         texts, flat, lengths = _frames(buf, np.flatnonzero(separator), 10, unended=whole < len(ends))
-        lengths = lengths[usual[::-1]]
-    made = _named(texts, flat, lengths, weight[::-1])
+        made = _named(texts, flat, lengths[usual[::-1]], weight[::-1])
     made.lines = len(ends)
     if not len(other):
         return [made]
     lines = [bytes(text[a:b]) for a, b in zip(starts[other].tolist(), ends[other].tolist(), strict=True)]
     return [_odd_lines(lines, other), made]
+
+
+def _under_roots(
+    buf: NDArray[np.uint8], start: NDArray[np.int64], stop: NDArray[np.int64], weight: NDArray[np.float64]
+) -> _Part | None:
+    """Stacks that differ in their root (a process, a container) more than below it: what stands below is looked at
+    once. None where that is met only once itself, or where a root says something about the frames below it."""
+    window = c.records(buf, start, _ROOT) == 59
+    at = window.argmax(axis=1)
+    begin = start + at + 1
+    if not window[np.arange(len(at)), at].all() or (begin >= stop).any() or not c.repeats(buf, begin, stop, _SELDOM):
+        return None
+    root, roots = c.distinct(buf, start, begin - 1)
+    above = [_frame_of(text) for text in roots.tolist()]
+    if any(frame.entry or frame.row[2] != FrameKind.UNKNOWN for frame in above):
+        return None
+    which, pieces = c.distinct(buf, begin, stop + 1)
+    separator = pieces.data == 59
+    separator[pieces.offsets[1:] - 1] = True
+    below = _named(*_frames(pieces.data, np.flatnonzero(separator), 32), np.zeros(0))
+    # Each with a last frame more, for the root.
+    offsets = np.zeros(len(below.lengths) + 1, "i8")
+    np.cumsum(below.lengths + 1, out=offsets[1:])
+    flat = np.zeros(int(offsets[-1]), "u4")
+    inside = np.ones(len(flat), bool)
+    inside[offsets[1:] - 1] = False
+    flat[inside] = below.flat
+    row = len(pieces) - 1 - which.astype("i8")
+    offsets, flat = a.take_rows(flat, offsets, row)
+    flat[offsets[1:] - 1] = len(below.frames) + root
+    words = np.array([frame.hash for frame in above], "i8").view("u8")
+    key = below.key[row] * _MIX ^ words[root]
+    frames = [*below.frames, *(frame.row for frame in above)]
+    return _Part(frames, flat, np.diff(offsets), weight, key, below.context[row])
 
 
 def _frames(

@@ -13,7 +13,7 @@ __all__ = ["KERNEL_ENTRY", "cuts", "forget", "kernel_dso", "stretches", "to_utf8
 _WINDOW = 1 << 20
 _STRETCH = 8 << 20
 _MAX_PIECE = 64 << 20
-_BEHIND = 4  # so many pieces may still be worked on when the next one is taken (see `ahead`)
+_BEHIND = 3  # so many pieces may still be worked on when the next one is taken (see `ahead`)
 
 # fmt: off
 #: Outermost kernel functions: what is leafward of one of them is kernel code, whatever lacks a mark.
@@ -75,9 +75,9 @@ def windows(buf: memoryview, separator: bytes) -> Iterator[bytes]:
         yield bytes(piece)
 
 
-def stretches(buf: memoryview, separator: bytes) -> Iterator[memoryview]:
-    """The same in larger pieces, which are not copied unless their line ends must be changed."""
-    return _pieces(buf, separator, _STRETCH)
+def stretches(buf: memoryview, separator: bytes, times: float = 1) -> Iterator[memoryview]:
+    """The same in larger pieces (`times` as large), which are not copied unless their line ends must be changed."""
+    return _pieces(buf, separator, int(_STRETCH * times))
 
 
 def _pieces(buf: memoryview, separator: bytes, window: int) -> Iterator[memoryview]:
@@ -109,6 +109,7 @@ def cuts(buf: memoryview, separator: bytes, window: int) -> Iterator[memoryview]
         if end == len(buf) and size <= window:
             whole = buf[at:end]
             yield whole[: -len(separator)] if bytes(whole[-len(separator) :]) == separator else whole
+            forget(buf, 0, len(buf))
             return
         cut = _last(buf, separator, at, end)
         if cut < 0 and end < len(buf) and size < _MAX_PIECE:
