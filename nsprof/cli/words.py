@@ -44,22 +44,19 @@ def check_words(command: click.Command) -> None:
     parse = command.parse_args
 
     def checked(ctx: click.Context, args: list[str]) -> list[str]:
+        words = list(args)
+        rest = parse(ctx, args)  # it also decides whether options may follow other words
         if not ctx.resilient_parsing:
-            _check(command, ctx, list(args))
-        return parse(ctx, args)
+            _check(command, ctx, words)
+        return rest
 
     command.parse_args = checked  # type: ignore[method-assign]
     command._words_checked = True  # type: ignore[attr-defined]
 
 
 def _check(command: click.Command, ctx: click.Context, args: list[str]) -> None:
-    """Raises UsageError; what click itself would refuse is left to it."""
-    try:
-        values, _, order = command.make_parser(ctx).parse_args(args)
-    except click.UsageError:
-        return
-    if any(isinstance(param, click.Option) and param.name == "help" for param in order):
-        return
+    """Raises UsageError. What click itself refuses it has refused by now."""
+    values, _, order = command.make_parser(ctx).parse_args(args)
     for param in command.params:
         if _is_empty(param, values.get(param.name or "")):
             name = max(param.opts, key=len) if isinstance(param, click.Option) else param.human_readable_name

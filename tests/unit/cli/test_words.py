@@ -62,7 +62,8 @@ def exclusive() -> list[tuple[str, ...]]:
         for param in command.params:
             if isinstance(param, click.Option) and param.is_flag and param.name:
                 forms.setdefault(param.name, []).append(max(param.opts, key=len))
-        cases += [(*verb, *names) for names in forms.values() if len(names) > 1]
+        needed = [p.human_readable_name for p in command.params if isinstance(p, click.Argument) and p.required]
+        cases += [(*verb, *names, *needed) for names in forms.values() if len(names) > 1]
     return cases
 
 
@@ -88,6 +89,8 @@ def test_forms_that_exclude_each_other_are_both_named(
             ("bench", "--show", "--runs", "3", "--no-hop", "b.nsprof"),
             "--show runs nothing: --runs, --hop mean nothing beside it",
         ),
+        (("bench", "--show", "b.nsprof", "--resume"), "--resume means nothing beside it"),
+        (("bench", "b.toml", "--json", "--csv"), "--json and --csv exclude each other"),
         (("bench", "--memory", "512", "--", "true"), "--memory means nothing without --kernel"),
         (("record", "--watch", "x", "--timeout", "3"), "--timeout means nothing beside it"),
         (("report", "--html", "x.html", "--sort", "total"), "--sort means nothing beside it"),
