@@ -30,6 +30,7 @@ FOLDED = {
     "every stack once, sorted": "0.folded",
     "every stack once, unsorted": "1.folded",
     "fractional counts": "2.folded",
+    "nothing repeated but frames": "3.folded",
     "a line a sample": "samples.folded",
 }
 PARTS = ("perf.data", "perf script", "folded", "diff")
@@ -123,6 +124,7 @@ def compare(title: str, size: int, rows: list[Row], rounds: int) -> None:
                 ratio = [t / m for t, m in zip(theirs, mine, strict=True)]
                 line += f"  {what} ratio {statistics.median(ratio):.1f}x ({min(ratio):.1f}-{max(ratio):.1f})"
         if row.name.startswith("nsprof"):
+            line += f"  {size / 1e6 / statistics.median(row.wall_s):.0f} MB/s"
             line += f"  {size / 1e6 / statistics.median(row.cpu_s):.0f} MB a CPU second"
             line += f"  {row.peak_bytes / size:.2f}x the input"
         print(line)
@@ -146,15 +148,24 @@ def record(seconds: int, target: Path) -> None:
 
 
 def folded_kinds(log: Path, folder: Path, size: int) -> dict[str, Path]:
-    """What tools write of the same stacks: added up, in another order, with fractions; each about `size` bytes."""
+    """What tools write of the same stacks of many processes: added up, in another order, with fractions; and the
+    frames shuffled in every stack, so that no part of one is met again; each about `size` bytes."""
     stacks = sorted({line.rpartition(b" ")[0] for line in log.read_bytes().splitlines()})
     processes = max(1, size // max(1, sum(len(stack) + 12 for stack in stacks)))
     rows = [b"process-%d;%s" % (n, stack) for n in range(processes) for stack in stacks]
     draw = random.Random(23)  # noqa: S311 - counts of a benchmark
+
+    def shuffled(row: bytes) -> bytes:
+        process, _, stack = row.partition(b";")
+        frames = stack.split(b";")
+        draw.shuffle(frames)
+        return b";".join([process, *frames])
+
     kinds: dict[str, tuple[list[bytes], Callable[[], bytes]]] = {
         "every stack once, sorted": (rows, lambda: b"%d" % draw.randint(1, 5000)),
         "every stack once, unsorted": (draw.sample(rows, len(rows)), lambda: b"%d" % draw.randint(1, 5000)),
         "fractional counts": (rows, lambda: b"%.6f" % (100 * draw.random())),
+        "nothing repeated but frames": ([shuffled(row) for row in rows], lambda: b"%d" % draw.randint(1, 5000)),
     }
     made = {}
     for number, (kind, (lines, count)) in enumerate(kinds.items()):
@@ -269,7 +280,7 @@ def run(
 
 
 def compare_diff(data: Path, folder: Path, rounds: int) -> None:
-    """nsprof diff of two stored profiles of the recording."""
+    """nsprof diff of two stored profiles of the recording, and of the recording itself twice."""
     nsprof = [sys.executable, "-m", "nsprof"]
     stored = [str(folder / f"{name}.nsprof") for name in "ab"]
     for file in stored:
@@ -278,6 +289,8 @@ def compare_diff(data: Path, folder: Path, rounds: int) -> None:
     samples = sum(event["samples"] for event in json.loads(told)["events"])
     rows = [Row("nsprof diff", pipeline([*nsprof, "diff", *stored]))]
     compare(f"diff of two profiles of {samples:,} samples", Path(stored[0]).stat().st_size, rows, rounds)
+    rows = [Row("nsprof diff", pipeline([*nsprof, "diff", str(data), str(data)]))]
+    compare(f"diff of two perf.data of {samples:,} samples", 2 * data.stat().st_size, rows, rounds)
 
 
 if __name__ == "__main__":

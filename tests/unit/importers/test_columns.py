@@ -208,7 +208,7 @@ def test_roots_decide_about_the_frames_below_them(root: str) -> None:
     elif root == "process-{}":
         assert got["f0"] == {(FrameKind.KERNEL, "")}  # __do_softirq is an entry itself
         assert got["process-7"] == {(FrameKind.UNKNOWN, "")}
-        assert set(profile.samples.context.tolist()) == {Context.NET_RX}
+        assert set(profile.samples.context.tolist()) == {Context.SOFTIRQ}
     else:
         assert got["7"] == {(FrameKind.KERNEL, "")}
 
