@@ -280,6 +280,8 @@ def aggregate(columns: dict[str, NDArray[Any]]) -> Samples:
     span = 1
     for column in keys.values():
         top = int(column.max()) + 1
+        if top == 1:
+            continue
         if span * top >= 1 << 63:
             code = grouped(code)[1].astype("u8")
             span = int(code.max()) + 1

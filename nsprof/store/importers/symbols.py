@@ -80,7 +80,7 @@ class Kallsyms(SymbolTable):
             raise ProfileFormatError(f"cannot read {path}: {error.strerror}") from error
 
     def name(self, index: int) -> str:
-        first = int(np.searchsorted(self.start, self.start[index], side="left"))
+        first = int(self.start.searchsorted(self.start[index]))
         best = index
         if first != index:
             best = min(range(first, index + 1), key=self._rank)
@@ -164,7 +164,7 @@ class ElfSymbols(SymbolTable):
         self.build_id = build_id
 
     def name(self, index: int) -> str:
-        first = int(np.searchsorted(self.start, self.start[index], side="left"))
+        first = int(self.start.searchsorted(self.start[index]))
         at = int(self._name[first])
         end = self._strings.find(b"\0", at)
         return self._strings[at:end].decode("utf-8", "backslashreplace") if end > at else ""

@@ -344,9 +344,13 @@ def _stacks(
     life = np.zeros(len(chain), "i8")
     reused = [p for p, lives in side.spaces.items() if len(lives) > 1]
     if reused:
-        for each in np.intersect1d(np.array(reused, "i8"), np.unique(pid)).tolist():
-            rows = np.flatnonzero(pid == each)
-            starts = np.array([t for t, _ in side.spaces[each]], "u8")
+        first, which = a.grouped(pid)
+        several = np.isin(pid[first], reused)
+        rows_of = np.flatnonzero(several[which])
+        rows_of = rows_of[np.argsort(which[rows_of], kind="stable")]
+        cuts = np.searchsorted(which[rows_of], np.flatnonzero(several))
+        for rows in np.split(rows_of, cuts[1:]) if len(cuts) else ():
+            starts = np.array([t for t, _ in side.spaces[int(pid[rows[0]])]], "u8")
             life[rows] = np.searchsorted(starts, time[rows], side="right")
         split = life * number + chain
     first, variant = a.grouped(split)

@@ -267,7 +267,7 @@ class Chains:
         np.cumsum(lengths, out=offsets[1:])
         pick = np.arange(int(offsets[-1]), dtype="i8")
         pick += np.repeat(cols.chain_at[rows] - offsets[:-1], lengths)
-        flat = words[np.minimum(pick, len(words) - 1)].astype("u8", copy=False)
+        flat = words.take(pick, mode="clip").astype("u8", copy=False)
         del pick
         flat[offsets[:-1][lone]] = cols.ip[rows][lone]
         key = hash_rows(flat, offsets)

@@ -205,10 +205,10 @@ class _Ahead:
 
     def samples_from(self, pos: int) -> NDArray[np.int64] | None:
         """Positions of the samples of the run that a record at `pos` is in; None if it is in none."""
-        first = int(np.searchsorted(self.at, pos - self.base))
+        first = int(self.at.searchsorted(pos - self.base))
         if first == len(self.at) or self.at[first] != pos - self.base:
             return None
-        last = int(self.last[np.searchsorted(self.last, first)])
+        last = int(self.last[self.last.searchsorted(first)])
         while last >= first and not self.inside[last]:
             last -= 1
         return self.at[first : last + 1] + self.base if last >= first else None
