@@ -276,6 +276,11 @@ def aggregate(columns: dict[str, NDArray[Any]]) -> Samples:
     length = len(count)
     if not length:
         return Samples()
+    stack = keys.get("stack", count[:0])
+    if len(stack) and (stack[1:] > stack[:-1]).all():  # all different
+        return Samples.build(
+            length, **keys, count=np.asarray(count, "u8"), weight=np.asarray(columns["weight"], "f8")
+        )
     code = np.zeros(length, "u8")
     span = 1
     for column in keys.values():

@@ -29,6 +29,8 @@ _NUMBER = re.compile(rb"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?$")
 _WINDOW = 2 << 20
 _DENSE = 9  # a semicolon in so few bytes, and positions would take far more memory than text
 _LONG = 4 << 20
+_TAIL = 8  # bytes at the end of a line in which a count mostly stands, with the blank before it
+_LINES = 1 << 14
 _DIGITS = 15  # so many make a number that a double holds exactly
 _MAX_DEPTH = 100_000
 _STRETCHES = 1.5  # the larger a stretch, the more often stacks are met in it again, and the more memory it takes
@@ -257,13 +259,41 @@ class _Table:
         return a.assemble(made, self.frames.frames(), Stacks(offsets, flat), run=run, meta=meta)
 
 
+def _short_counts(
+    buf: NDArray[np.uint8], start: NDArray[np.int64], end: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """`_counts` of lines that end with a blank and one to seven digits; -1 for the others."""
+    value = np.zeros(len(end))
+    stop = np.full(len(end), -1, "i8")
+    rows = np.flatnonzero(end - start > _TAIL)
+    for low in range(0, len(rows), _LINES):
+        some = rows[low : low + _LINES]
+        tail = np.ascontiguousarray(c.records(buf, end[some] - _TAIL, _TAIL).T)
+        number, scale = np.zeros(len(some), "i4"), np.ones(len(some), "i4")
+        going, length = np.ones(len(some), bool), np.zeros(len(some), "i8")
+        for byte in tail[::-1]:
+            digit = byte - np.uint8(48)
+            ended = going & (byte == 32)
+            length[ended] = -length[ended]  # negative: known
+            going &= digit < 10
+            if not going.any():
+                break
+            number += np.where(going, digit * scale, np.int32(0))
+            length += going
+            scale *= np.int32(10)
+        fine = length < 0
+        done = some[fine]
+        value[done] = number[fine]
+        stop[done] = end[done] - 1 + length[fine]
+    return value, stop
+
+
 def _counts(
     buf: NDArray[np.uint8], start: NDArray[np.int64], end: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """(number at the end of every line, where the blank before it stands or -1): digits, perhaps with a point."""
-    value = np.zeros(len(end))
-    stop = np.full(len(end), -1, "i8")
-    active = np.flatnonzero(end - start > 2)
+    value, stop = _short_counts(buf, start, end)
+    active = np.flatnonzero((stop < 0) & (end - start > 2))
     at = end[active] - 1
     number, scale = np.zeros(len(active)), np.ones(len(active))
     point = np.zeros(len(active))  # 10 to the number of digits behind the point, 0 before there is one

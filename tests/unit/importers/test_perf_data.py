@@ -369,6 +369,27 @@ def test_branches_weights_and_data_addresses_are_summed_up_and_said(
     )
 
 
+def test_weights_of_functions_are_told_with_their_percentiles() -> None:
+    """A load's latency is no cost, but which functions wait for memory, and how long, can be asked for."""
+    kind = h.IDENTIFIER | h.IP | h.TID | h.TIME | h.PERIOD | h.CALLCHAIN
+    events = [Event(kind | h.WEIGHT, ids=[1], config=3), Event(kind, ids=[2], config=4)]
+    made = PerfData(events)
+    near, far, other = 0xFFFFFFFF81000010, 0xFFFFFFFF81000020, 0xFFFFFFFF81000030
+    for weight in range(1, 201):
+        made.sample(Sample(id=1, time=weight, chain=[KERNEL, near, other], weight=201 - weight))
+    made.sample(Sample(id=1, time=300, chain=[KERNEL, far, near], weight=50_000))
+    made.sample(Sample(id=2, time=301, chain=[KERNEL, other]), events[1])
+    profile, damaged = read(made.file())
+    assert (int(profile.samples.count.sum()), damaged) == (202, False)
+    assert profile.samples.weight.sum() == 202_000
+    assert profile.meta["source"]["weights_by_function"] == {
+        profile.events[0].name: [
+            {"function": f"{far:#018x}", "samples": 1, "mean": 50_000.0, "median": 50_000, "p99": 50_000},
+            {"function": f"{near:#018x}", "samples": 200, "mean": 100.5, "median": 100, "p99": 198},
+        ]
+    }
+
+
 def _directory(tmp_path: Path, *, cut: int = 0) -> Path:
     """As `perf record --threads` writes it: the header and what is no sample in `data`, samples in others."""
     made = PerfData([Event(h.IP | h.TID | h.TIME | h.CALLCHAIN)])

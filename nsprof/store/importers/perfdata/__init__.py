@@ -22,7 +22,7 @@ from nsprof.store.importers.ahead import ahead
 from nsprof.store.importers.assemble import U64
 from nsprof.store.importers.perfdata import decode as d
 from nsprof.store.importers.perfdata import header as h
-from nsprof.store.importers.perfdata.passed import Passed
+from nsprof.store.importers.perfdata.passed import NO_WEIGHT, Passed, weights_by_function
 from nsprof.store.importers.perfdata.places import Places
 from nsprof.store.importers.perfdata.records import Batch, Scan
 from nsprof.store.importers.perfdata.resolve import CONTEXT_MAX, Resolver, kernel_symbols, modes_of
@@ -201,6 +201,10 @@ def _keep(part: _Decoded, head: h.Header, got: _Gathered) -> None:
         "cpu": np.where((cpu >= 0) & (cpu < _NO_CPU), cpu, _NO_CPU).astype("u2"),
         "weight": weight,
     }
+    if cols.latency is not None:
+        made["latency"] = np.minimum(cols.latency[rows], U64(NO_WEIGHT - 1)).astype("u4")
+    elif any(attr.sample_type & (h.WEIGHT | h.WEIGHT_STRUCT) for attr in head.attrs):
+        made["latency"] = np.full(len(rows), NO_WEIGHT, "u4")
     if cols.read is not None:
         made = _deliver(words, cols.read.take(rows), made, head, got)
     got.parts.append(made)
@@ -259,6 +263,7 @@ def _profile(
     vmlinux: Path | None,
 ) -> Profile:
     columns = {each: got.column(each) for each in _COLUMNS}
+    latency = got.column("latency") if all("latency" in part for part in got.parts) else None
     got.parts.clear()
     events = _events(head, columns)
     kernel = kernel_symbols(head, side, kallsyms, vmlinux)
@@ -301,10 +306,19 @@ def _profile(
     )
     meta = a.source_meta("perf.data", name, notes, **counts, **features)
     meta["source"].update(got.memory.summary())
+    frames = resolver.table.frames()
+    if latency is not None and len(latency):
+        at, end = stacks.offsets[of_chain], stacks.offsets[of_chain + 1]
+        latency[at == end] = NO_WEIGHT
+        leaf = stacks.frames.take(at, mode="clip") if len(stacks.frames) else at
+        of_events = [event.name for event in events]
+        meta["source"]["weights_by_function"] = weights_by_function(
+            columns["event"], leaf, latency, of_events, frames.name
+        )
     if got.cgroups:
         names = {number: side.cgroups.get(number, f"cgroup {number}") for number in got.cgroups}
         meta["cgroups"] = {names[n]: count for n, count in got.cgroups.most_common(1000)}
-    return a.assemble(rows, resolver.table.frames(), stacks, run=run, meta=meta, named=np.array(resolver.named, bool))
+    return a.assemble(rows, frames, stacks, run=run, meta=meta, named=np.array(resolver.named, bool))
 
 
 def _events(head: h.Header, columns: dict[str, NDArray[Any]]) -> list[Event]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,10 @@ from numpy.typing import NDArray
 from nsprof.store.importers.assemble import U64
 from nsprof.store.importers.perfdata.decode import Columns
 
-__all__ = ["Passed", "data_source"]
+__all__ = ["NO_WEIGHT", "Passed", "data_source", "weights_by_function"]
+
+NO_WEIGHT = 2**32 - 1
+_FUNCTIONS = 200
 
 # struct perf_branch_entry: from, to, and a word of bits of which these are the lowest.
 _MISPREDICTED, _PREDICTED, _IN_TRANSACTION, _ABORTED = 1, 2, 4, 8
@@ -49,6 +53,40 @@ def data_source(value: int) -> str:
     where = _LEVEL_NUMBERS.get(value >> 33 & 0xF) or "/".join(name for bits, name in _LEVELS if level & bits)
     outcome = "hit" if level & 2 else "miss" if level & 4 else ""
     return " ".join(word for word in (op, where or "unknown level", outcome) if word)
+
+
+def weights_by_function(
+    event: NDArray[Any], frame: NDArray[Any], weight: NDArray[np.uint32], events: Sequence[str], names: Sequence[str]
+) -> dict[str, list[dict[str, Any]]]:
+    """Event -> the functions with the largest sums of sample weights (for memory events: cycles that accesses took),
+    each with its samples, mean, median and 99th percentile (the smallest weight that so many samples do not exceed).
+
+    `event`, `frame` (of the leaf) and `weight` are columns with a row a sample; NO_WEIGHT rows are left out.
+    """
+    rows = np.flatnonzero(weight != NO_WEIGHT)
+    if not len(rows):
+        return {}
+    rows = rows[np.lexsort((weight[rows], frame[rows], event[rows]))]
+    function = event[rows].astype("i8") << 32 | frame[rows].astype("i8")
+    first = np.flatnonzero(np.diff(function, prepend=-1))
+    number = np.diff(np.append(first, len(rows)))
+    sums = np.add.reduceat(weight[rows].astype("f8"), first)
+    made: dict[str, list[dict[str, Any]]] = {}
+    for each in np.argsort(-sums, kind="stable").tolist():
+        table = made.setdefault(events[function[first[each]] >> 32], [])
+        if len(table) == _FUNCTIONS:
+            continue
+        ordered, count = weight[rows[first[each] : first[each] + number[each]]], int(number[each])
+        table.append(
+            {
+                "function": names[function[first[each]] & 0xFFFFFFFF],
+                "samples": count,
+                "mean": float(sums[each]) / count,
+                "median": int(ordered[(count + 1) // 2 - 1]),
+                "p99": int(ordered[-(-count * 99 // 100) - 1]),
+            }
+        )
+    return made
 
 
 @dataclass(slots=True)
