@@ -292,9 +292,9 @@ def _touched(d: KernelDiff) -> list[Part]:
     for function, struct, before, now, members in d.touched:
         more = now - before
         lines = f"{more} line{'s' if more > 1 else ''}"
-        where = f" ({', '.join(members[:4])})" if members else ""
+        where = f" (new: {', '.join(members[:4])})" if members else ""
         if before:
             said.append(f"   {function} touches {lines} more of `{struct}` than before{where}: {before} -> {now}")
         else:
-            said.append(f"   {function} touches {lines} of `{struct}` that it did not touch before{where}")
+            said.append(f"   {function} touches {lines} of `{struct}`, which it did not touch before{where}")
     return [Lines(tuple(said))]

@@ -7,6 +7,7 @@ grouped by the leafmost caller that both kernels execute: the place where the ne
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -91,16 +92,20 @@ def _members(lines: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[s
 def _touched(
     base: Profile, new: Profile, names: Sequence[str]
 ) -> tuple[tuple[str, str, int, int, tuple[str, ...]], ...]:
-    """Functions that touch more lines of a struct than before; first those that did not touch it at all."""
-    one, two = (_members(_data_lines(p, n)) for p, n in zip((base, new), names, strict=True))
+    """Functions that touch more lines of a struct than before, where lines are touched that nobody touched at base;
+    first those that did not touch the struct at all. A line that another function touched is none: code that was
+    inlined there, or moved. Lines are told by the member that they begin with."""
+    data = [_data_lines(p, n) for p, n in zip((base, new), names, strict=True)]
+    one, two = (_members(lines) for lines in data)
     if not one or not two:
         return ()
+    known, there = (Counter(str(line.get("member") or "") for line in lines) for lines in data)
     rows = []
-    for key, members in two.items():
-        before = one.get(key, [])
-        if len(members) > len(before):
-            fresh = tuple(sorted(set(members) - set(before)))
-            rows.append((*key, len(before), len(members), fresh))
+    for (function, struct), members in two.items():
+        before = one.get((function, struct), [])
+        fresh = {m for m in members if there[f"{struct}.{m}"] > known[f"{struct}.{m}"]}
+        if len(members) > len(before) and fresh:
+            rows.append((function, struct, len(before), len(members), tuple(sorted(fresh))))
     rows.sort(key=lambda row: (row[2] > 0, row[2] - row[3], row[0], row[1]))
     return tuple(rows[:_TOUCHED])
 

@@ -101,8 +101,19 @@ def test_lines_of_a_struct_that_were_not_touched_before_are_told() -> None:
         ("fib_lookup", "struct sk_buff", 1, 2, ("cb",)),
     )
     text = "\n".join(s for part in kernel_diff_parts(d) if isinstance(part, Lines) for s in part.lines)
-    assert "fib_lookup touches 1 line of `struct net` that it did not touch before (ipv4)" in text
-    assert "fib_lookup touches 1 line more of `struct sk_buff` than before (cb): 1 -> 2" in text
+    assert "fib_lookup touches 1 line of `struct net`, which it did not touch before (new: ipv4)" in text
+    assert "fib_lookup touches 1 line more of `struct sk_buff` than before (new: cb): 1 -> 2" in text
+
+
+def test_a_line_that_another_function_touched_before_is_no_new_indirection() -> None:
+    """As of 6.12, where xfrm_policy_check is no longer inlined into its caller."""
+    shared = {f"fib_lookup < {ROOT}": 50.0}
+    before = [line("struct net.xfrm", "udp_queue_rcv"), line("struct net.ipv4", "fib_lookup")]
+    moved = [line("struct net.xfrm", "xfrm_policy_check2"), line("struct net.ipv4", "fib_lookup")]
+    assert compared(shared, shared, (before, moved)).touched == ()
+    twice = [*moved, line("struct net.xfrm", "xfrm_policy_check2", address=64)]
+    d = compared(shared, shared, (before, twice))
+    assert d.touched == (("xfrm_policy_check2", "struct net", 0, 2, ("xfrm",)),)
 
 
 def test_without_debug_information_it_says_what_would_tell() -> None:
