@@ -31,9 +31,9 @@ CONSOLE_TAIL_LINES = 12
 #: How the kernel begins to tell of its own failure (lib/bug.c, kernel/panic.c, kernel/watchdog.c, mm/fault.c):
 #: from there on it names the function; the panic's own line, which comes last, does not.
 TROUBLE = re.compile(
-    r"Kernel panic|BUG: |Oops: |general protection fault|kernel BUG at|watchdog: |rcu: INFO: |Internal error"
+    r"Kernel panic|BUG: |Oops: |general protection fault|kernel BUG at|Watchdog detected|rcu: INFO: |Internal error"
 )
-TROUBLE_LINES = 48
+TROUBLE_LINES = 36
 
 
 @dataclass(frozen=True)
@@ -124,13 +124,14 @@ class Machine:
         return _printable(self.directory / "console")
 
     def tail(self) -> list[str]:
-        """The console's last lines, a kernel's failure from its first line on; QEMU's own complaints without any."""
+        """The console's last lines, a kernel's failure from where it begins; QEMU's own complaints without any."""
         lines = [line.rstrip() for line in self.console().splitlines() if line.strip()]
         if not lines:
             lines = _printable(self.directory / "qemu.log").splitlines()
         for number, line in enumerate(lines):
             if TROUBLE.search(line):
-                return lines[number : number + TROUBLE_LINES]
+                ends = max(number + TROUBLE_LINES, len(lines) - CONSOLE_TAIL_LINES)
+                return lines[number : number + TROUBLE_LINES] + lines[ends:]
         return lines[-CONSOLE_TAIL_LINES:]
 
     def _argv(self) -> list[str]:
