@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import threading
 import time
@@ -74,7 +75,7 @@ def run(
     from nsprof.vm import resolve, run_job
 
     try:
-        with Elapsed(spec, quiet=quiet) as elapsed:
+        with Elapsed(spec, quiet=quiet, silence="nothing said yet") as elapsed:
             result = run_job(
                 resolve(spec, modules=modules),
                 argv,
@@ -143,13 +144,15 @@ class Elapsed:
     """Passes on what the command says; while it says nothing, a line on a terminal's stderr tells how long it takes.
 
     The line stands only where the cursor is at the begin of a line, and is gone before anything else is written.
-    Nothing of it with `quiet` or where stderr is no terminal.
+    `silence` is added until the command has said something. Nothing of it with `quiet`, or where stderr is no
+    terminal.
     """
 
-    def __init__(self, what: str, *, quiet: bool, every_s: float = 1.0) -> None:
+    def __init__(self, what: str, *, quiet: bool, silence: str = "", every_s: float = 1.0) -> None:
         from nsprof.render.escape import safe
 
         self.what = safe(what)
+        self.silence = silence
         self.every_s = every_s
         self.on = not quiet and sys.stderr.isatty()
         self.said = False
@@ -178,8 +181,9 @@ class Elapsed:
         while not self._ended.wait(self.every_s):
             with self._lock:
                 if self._begun:
-                    state = "" if self.said else ", nothing said yet"
+                    state = "" if self.said or not self.silence else f", {self.silence}"
                     text = f"nsprof: {self.what}: {time.monotonic() - self._start_s:.0f} s{state}"
+                    text = text[: shutil.get_terminal_size().columns - 1]  # a wrapped line could not be taken back
                     sys.stderr.write("\r" + text.ljust(self._shown))
                     sys.stderr.flush()
                     self._shown = len(text)

@@ -10,7 +10,7 @@ import sys
 SCRIPT = """
 import sys, time
 from nsprof.cli.vm import Elapsed
-with Elapsed("debian:9", quiet={quiet}, every_s=0.05) as elapsed:
+with Elapsed("debian:9", quiet={quiet}, silence="nothing said yet", every_s=0.05) as elapsed:
     time.sleep(0.4)
     elapsed.pass_on("stdout", b"half a line")
     time.sleep(0.3)
