@@ -136,8 +136,8 @@ def ratio_interval(base: _Array, new: _Array) -> Interval | None:
     """
     if min(len(base), len(new)) < 2 or not base.mean() > 0:
         return None
-    if np.ptp(base) == 0 and np.ptp(new) == 0:
-        exact = float(new[0] / base[0])
+    if not np.ptp(new) and (not np.ptp(base) or not new[0]):
+        exact = float(new[0] / base.mean())
         return Interval(exact, exact, LEVEL)
 
     from scipy.optimize import brentq

@@ -92,6 +92,12 @@ def test_a_ratio_has_an_interval_that_holds_what_is_true() -> None:
     assert (exact.low, exact.high) == (1.5, 1.5)
 
 
+def test_nothing_against_something_is_nothing() -> None:
+    found = statistics.ratio_interval(np.array([1.0, 1.1, 0.9, 1.0]), np.zeros(4))
+    assert found is not None
+    assert (found.low, found.high) == (0.0, 0.0)
+
+
 def test_a_base_that_may_be_nothing_bounds_no_ratio() -> None:
     assert statistics.ratio_interval(np.array([0.1, 9.0]), np.array([5.0, 5.1])) is None
 
