@@ -23,8 +23,8 @@ from nsprof.render.text import SHARES
 
 __all__ = ["FRAME_BUDGET", "FUNCTION_LIMIT", "report_page"]
 
-#: Rows of the first function table kept in the file, and of all others together; what is left out is counted in the
-#: table's last line.
+#: Rows of the first function table kept in the file, and of all others together (or 100 each); what is left out is
+#: counted in the table's last line.
 FUNCTION_LIMIT = 3_000
 _STATIC_ROWS = 40  # shown where no script runs
 _FLAMES_LEFT_OUT = (

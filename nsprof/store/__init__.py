@@ -58,6 +58,9 @@ def _keep_elsewhere(profile: Profile, error: NsprofError) -> None:
         except NsprofError:
             Path(name).unlink(missing_ok=True)
             continue
+        except BaseException:  # interrupted: what stands there is not the profile
+            Path(name).unlink(missing_ok=True)
+            raise
         raise NsprofError(f"{error.message}; what was measured is in {name}", f"nsprof report {name}") from error
 
 
