@@ -23,8 +23,7 @@ from nsprof.model.profile import (
     Run,
 )
 from nsprof.store.importers import assemble as a
-from nsprof.store.importers.perfdata.header import event_unit
-from nsprof.store.importers.text import kernel_dso
+from nsprof.store.importers.text import event_unit, kernel_dso
 
 __all__ = ["import_pprof", "looks_like"]
 

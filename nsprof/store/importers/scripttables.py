@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from nsprof.model.profile import Event, FrameKind
 from nsprof.store.importers import assemble as a
-from nsprof.store.importers.perfdata.header import event_unit
-from nsprof.store.importers.text import kernel_dso
+from nsprof.store.importers.text import event_unit, kernel_dso
 
 __all__ = [
     "BY_ADDRESS",

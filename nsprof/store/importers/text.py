@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from nsprof.kernelnames import HARDIRQ_ENTRY, SOFTIRQ_ENTRY
 from nsprof.model.profile import FrameKind
 
-__all__ = ["KERNEL_ENTRY", "cuts", "forget", "kernel_dso", "stretches", "to_utf8", "windows"]
+__all__ = ["KERNEL_ENTRY", "cuts", "event_unit", "forget", "kernel_dso", "stretches", "to_utf8", "windows"]
 
 _WINDOW = 1 << 20
 _STRETCH = 8 << 20
@@ -56,6 +56,19 @@ def kernel_dso(dso: str) -> tuple[FrameKind, str]:
     if dot and base[len(stem) :] in (".ko", ".ko.xz", ".ko.gz", ".ko.zst", ".ko.debug"):
         return FrameKind.KERNEL, stem
     return FrameKind.USER, dso if dso.startswith(("[", "//")) else base
+
+
+def event_unit(name: str) -> str:
+    """Unit of the weights of an event called `name` (perf's modifiers and PMU prefix do not matter)."""
+    bare = name.lower()
+    bare = bare.split("/")[1].split(",")[0] if "/" in bare else bare.split(":")[0]
+    if bare in ("cpu-clock", "task-clock"):
+        return "ns"
+    if bare in ("cycles", "cpu-cycles", "ref-cycles", "bus-cycles"):
+        return "cycles"
+    if bare == "instructions":
+        return "instructions"
+    return "misses" if "miss" in bare else "count"
 
 
 def to_utf8(raw: bytes) -> bytes:

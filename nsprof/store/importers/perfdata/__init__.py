@@ -27,6 +27,7 @@ from nsprof.store.importers.perfdata.places import Places
 from nsprof.store.importers.perfdata.records import Batch, Scan
 from nsprof.store.importers.perfdata.resolve import CONTEXT_MAX, Resolver, kernel_symbols, modes_of
 from nsprof.store.importers.perfdata.sideband import LOST, LOST_SAMPLES, THROTTLE, UNTHROTTLE, Side, at_times
+from nsprof.store.importers.text import event_unit
 
 __all__ = ["import_perf_data"]
 
@@ -340,7 +341,7 @@ def _event(attr: h.Attr, head: h.Header) -> Event:
     name = h.event_name(attr, head.event_types)
     return Event(
         name,
-        h.event_unit(name),
+        event_unit(name),
         period=0 if attr.freq else min(attr.period, 2**63 - 1),
         frequency_hz=min(attr.period, 2**31) if attr.freq else 0,
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 from nsprof.errors import ProfileFormatError
 
-__all__ = ["Attr", "Damage", "Header", "build_id_entry", "event_unit", "parse_attr", "parse_feature", "parse_header"]
+__all__ = ["Attr", "Damage", "Header", "build_id_entry", "parse_attr", "parse_feature", "parse_header"]
 
 MAGICS = {b"PERFILE2": "<", b"2ELIFREP": ">", b"PERFFILE": "<", b"ELIFFREP": ">"}
 ATTR_SIZE_VER0 = 64
@@ -149,19 +149,6 @@ def event_name(attr: Attr, types: dict[int, str]) -> str:
     if attr.type == 4:
         return f"r{attr.config:x}"
     return types.get(attr.config) or f"type{attr.type}:0x{attr.config:x}"
-
-
-def event_unit(name: str) -> str:
-    """Unit of the weights of an event called `name` (perf's modifiers and PMU prefix do not matter)."""
-    bare = name.lower()
-    bare = bare.split("/")[1].split(",")[0] if "/" in bare else bare.split(":")[0]
-    if bare in ("cpu-clock", "task-clock"):
-        return "ns"
-    if bare in ("cycles", "cpu-cycles", "ref-cycles", "bus-cycles"):
-        return "cycles"
-    if bare == "instructions":
-        return "instructions"
-    return "misses" if "miss" in bare else "count"
 
 
 def parse_header(buf: memoryview) -> Header:
