@@ -11,7 +11,7 @@ from typing import TypeVar
 __all__ = ["WORKERS", "ahead"]
 
 #: Threads beside the one that puts together what they made. More would wait for it, and hold more pieces in memory.
-WORKERS = min(2, len(os.sched_getaffinity(0)))
+WORKERS = min(2, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 _Item = TypeVar("_Item")
 _Made = TypeVar("_Made")

@@ -28,7 +28,7 @@ __all__ = [
     "repeats",
 ]
 
-_PROBE = 1000
+_PROBE = 600
 _OFTEN = 10
 _CHUNK = 1 << 18  # a mask of this many bytes stays in the processor's cache
 
@@ -143,7 +143,7 @@ def _pieces(array: pa.BinaryArray) -> Pieces:
 
 
 def repeats(buf: NDArray[np.uint8], start: NDArray[np.int64], end: NDArray[np.int64], often: int = _OFTEN) -> bool:
-    """Whether pieces stand there so `often` each, or more, judged by how many of a thousand are equal."""
+    """Whether pieces stand there so `often` each, or more, judged by how many of some hundred are equal."""
     number = len(start)
     if not number:
         return False

@@ -242,8 +242,13 @@ def _stack_texts(
     """The lines of some blocks' stacks. Where stacks repeat themselves as text, each text is looked at once."""
     top, bottom = ends[head + 1], ends[last]
     if not c.repeats(buf, top, bottom):
-        line, begin = _ranges(head + 1, last)
-        lines = line_texts(buf, ends[line - 1] + 1, ends[line])
+        step = np.zeros(len(ends) + 1, "i1")  # from one line to the next: into a stack, and out of it
+        step[head + 1] = 1
+        step[last + 1] -= 1
+        inside = np.cumsum(step[:-1], dtype="i1").view(bool)
+        begin = np.zeros(len(head) + 1, "i8")
+        np.cumsum(last - head, out=begin[1:])
+        lines = line_texts(buf, ends[:-1][inside[1:]] + 1, ends[inside])
         return StackTexts(None, lines, begin, np.zeros(0, "i4"))
     leaves = line_texts(buf, ends[head] + 1, top)
     rest, _ = c.distinct(buf, np.minimum(top + 1, bottom), bottom)
