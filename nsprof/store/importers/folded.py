@@ -104,7 +104,7 @@ def _part(buf: NDArray[np.uint8], text: memoryview) -> list[_Part]:
         weight = np.bincount(which, weights=weight).astype("f8")
         separator = pieces.data == 59
         separator[pieces.offsets[1:] - 1] = True
-        made = _named(*_frames(pieces.data, np.flatnonzero(separator), 32), weight[::-1])
+        made = _named(*_frames(pieces.data, np.flatnonzero(separator), 32), weight)
     elif len(rows) and (under := _under_roots(buf, start, stop, weight)) is not None:
         made = under
     else:
@@ -115,12 +115,13 @@ def _part(buf: NDArray[np.uint8], text: memoryview) -> list[_Part]:
         whole = len(ends) - (len(buf) > 0 and int(buf[-1]) != 10)
         separator[ends[:whole]] = True
         texts, flat, lengths = _frames(buf, np.flatnonzero(separator), 10, unended=whole < len(ends))
-        made = _named(texts, flat, lengths[usual[::-1]], weight[::-1])
-    made.lines = len(ends)
-    if not len(other):
-        return [made]
-    lines = [bytes(text[a:b]) for a, b in zip(starts[other].tolist(), ends[other].tolist(), strict=True)]
-    return [_odd_lines(lines, other), made]
+        made = _named(texts, flat, lengths[usual], weight)
+    parts = [made]
+    if len(other):
+        lines = [bytes(text[a:b]) for a, b in zip(starts[other].tolist(), ends[other].tolist(), strict=True)]
+        parts.append(_odd_lines(lines, other))
+    parts[-1].lines = len(ends)
+    return parts
 
 
 def _under_roots(
@@ -148,7 +149,7 @@ def _under_roots(
     inside = np.ones(len(flat), bool)
     inside[offsets[1:] - 1] = False
     flat[inside] = below.flat
-    row = len(pieces) - 1 - which.astype("i8")
+    row = which.astype("i8")
     offsets, flat = a.take_rows(flat, offsets, row)
     flat[offsets[1:] - 1] = len(below.frames) + root
     words = np.array([frame.hash for frame in above], "i8").view("u8")
@@ -160,7 +161,7 @@ def _under_roots(
 def _frames(
     buf: NDArray[np.uint8], separator: NDArray[np.int64], last: int, *, unended: bool = False
 ) -> tuple[list[bytes], NDArray[np.int32], NDArray[np.int64]]:
-    """(distinct frames, the number of each frame, frames of each line), all from the end of the text to its begin.
+    """(distinct frames, the number of each frame, each line's from its last to its first, frames of each line).
 
     A frame ends at a separator. `last` is the separator that ends a line: 32 is a frame's end too, 10 ends none;
     `unended` that the last line lacks it.
@@ -171,7 +172,15 @@ def _frames(
     if unended:
         ends = np.append(ends, len(separator))
     lengths = np.diff(ends, prepend=-1) - (last == 10)
-    return [text[:-1] for text in pieces.tolist()], which[::-1], lengths[::-1]
+    offsets = np.zeros(len(lengths) + 1, "i8")
+    np.cumsum(lengths, out=offsets[1:])
+    flat = np.empty(len(which), "i4")
+    for first, stop in a.spans(offsets, 1 << 15):
+        low, high = int(offsets[first]), int(offsets[stop])
+        mirror = np.repeat(offsets[first:stop] + offsets[first + 1 : stop + 1] - 1, lengths[first:stop])
+        mirror -= np.arange(low, high)
+        flat[low:high] = which[mirror]
+    return [text[:-1] for text in pieces.tolist()], flat, lengths
 
 
 def _odd_lines(lines: list[bytes], rows: NDArray[np.int64]) -> _Part:
