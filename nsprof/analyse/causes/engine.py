@@ -307,7 +307,9 @@ class _Engine:
         rest: tuple[_Array, _Array],
     ) -> dict[int, tuple[_Array, _Array]]:
         """The unowned part of the path that a cause makes run more often goes to it."""
-        wanted = np.isin(categories.ALL, spread.categories if spread is not None else ())
+        names = spread.categories if spread is not None else ()
+        names += spread.further(self.case) if spread is not None and spread.further is not None else ()
+        wanted = np.isin(categories.ALL, names)
         taken, rows = [], []
         for v, t, k in zip(self.sides.views, self.sides.tables, self.claims.key, strict=True):
             rows.append(wanted[row_categories(v, t)] & (owner[k] == -1))

@@ -75,12 +75,14 @@ class Check:
 class Spread:
     """A cause that makes the whole path run more often: a unit of work takes `ratio` times as many passes.
 
-    It owns no function; the part of the delta that no other cause owns is its own in the given `categories`.
+    It owns no function; the part of the delta that no other cause owns is its own in the given `categories`, and in
+    those that `further` gives for a case.
     """
 
     ratio: Callable[[Case], float]
     about: str
     categories: tuple[str, ...]
+    further: Callable[[Case], tuple[str, ...]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

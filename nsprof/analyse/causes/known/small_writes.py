@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from nsprof.analyse.causes.case import Case, Side
-from nsprof.analyse.causes.look import command_word, more
+from nsprof.analyse.causes.look import STREAM, command_word, more, skbs_per_unit
 from nsprof.analyse.causes.rule import Owned, Rule, Seen, Spread, Try, words
 
 #: What netperf and iperf3 write at a time when they are not told (netperf: the send buffer's default size).
 _DEFAULT = {"netperf": 16384.0, "iperf3": 131072.0}
+#: How many skbs the same bytes take varies by a tenth by itself.
+_LEAST = 1.25
 _OPTIONS = {"netperf": ("-m",), "iperf3": ("-l", "--length")}
 
 
@@ -19,6 +21,11 @@ def _size(side: Side) -> float:
 def _ratio(case: Case) -> float:
     base, new = _size(case.base), _size(case.new)
     return base / new if base > 0 and new > 0 else 1.0
+
+
+def _packets(case: Case) -> tuple[str, ...]:
+    """Where each write is a packet (TCP_NODELAY, or nothing to wait for) the whole path is paid for once a write."""
+    return STREAM if skbs_per_unit(case) >= _LEAST else ()
 
 
 def _smaller(case: Case) -> Seen | None:
@@ -53,6 +60,7 @@ RULE = Rule(
         _ratio,
         "the fixed cost of a call, once a write",
         ("user", "syscall and socket", "TCP", "copy", "scheduling", "skid"),
+        _packets,
     ),
     tries=(
         Try("write larger pieces, or gather them (sendmmsg, MSG_MORE, writev, io_uring)", "netperf ... -- -m 16384"),

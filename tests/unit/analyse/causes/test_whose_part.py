@@ -182,6 +182,25 @@ def test_a_setting_of_the_machine_counts_for_the_scenario_that_ran_under_it() ->
     assert "net.core.netdev_budget is 1 (base: 300)" in [x.text for x in e.findings[0].evidence]
 
 
+@pytest.mark.parametrize(("packets", "whole"), [(5.0, True), (0.0, False)])
+def test_small_writes_pay_for_the_packets_that_they_become(packets: float, whole: bool) -> None:
+    """Each write a packet: the IP path is the writes', too. Gathered into as many packets as before, it is not."""
+    units = {"denominators": {"kb": 200_000.0}}
+    words = ("netperf", "-t", "TCP_STREAM", "--", "-m")
+    fields = tuple({**units, "command": (*words, size)} for size in ("16384", "64"))
+    path = f"ip_rcv_core < {RX}"
+    call = "tcp_push < tcp_sendmsg_locked < tcp_sendmsg < do_syscall_64"
+    profile = pair(
+        {path: 800.0, call: 2_000.0},
+        base={path: 100.0, call: 100.0},
+        counters={("device", "tx_packets"): (0.0, packets)},
+        fields=fields,
+    )
+    e = explain(profile, profile, base_scenario="clean", new_scenario="fault")
+    found = {f.cause: f for f in e.findings}["small-writes"]
+    assert found.delta == pytest.approx(2_600 if whole else 1_900, rel=0.1)
+
+
 def test_waiting_for_what_was_lost_is_the_loss() -> None:
     slow = _throughput(900.0, 200.0)
     busy: tuple[dict[str, Any], dict[str, Any]] = ({"cpu_busy_s": {0: 9.6, 1: 2.0}}, {"cpu_busy_s": {0: 2.0, 1: 2.0}})
