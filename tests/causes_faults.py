@@ -269,7 +269,7 @@ FAULTS: tuple[Fault, ...] = (
         _V4,
         udp_stream(1400, "-S", "2048"),  # the receiver's only: a sender with as small a buffer would overrun nobody
         clean_command=udp_stream(1400),
-        prepare=argvs("client", "tc qdisc add dev {dev} root tbf rate 800mbit burst 64k limit 4m"),
+        prepare=argvs("client", "tc qdisc add dev {dev} root tbf rate 200mbit burst 64k limit 4m"),
         side="all",
     ),
     Fault(
