@@ -68,9 +68,15 @@ static inline void receive(struct hop_cpu *cpu, void *skb)
 	if (!device)
 		return;
 	hop_receive(cpu, skb, device);
-	if (!hop_passes_on(cpu, device))
+	if (!hop_passes_on(cpu, device)) {
+		hop_may_be_for_vlan(cpu, skb, device);
 		return;
+	}
 	cpu->rx_state = HOP_LOST;
+#if defined(PROBE_READ) && defined(OFF_netdev_adjacent_list)
+	if (hop_moves_to_bond(cpu, skb, device))
+		return;
+#endif
 #ifdef PROBE_READ
 	cpu->rx_key.address = hop_link_address(skb, 0);
 	struct hop *owner = owners.lookup(&cpu->rx_key);

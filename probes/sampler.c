@@ -131,12 +131,12 @@ static inline void hop_ask_packet(struct hop_cpu *cpu, struct sample_key *key)
 
 	probe_read_at(&device, (void *)cpu->rx_skb, OFF_sk_buff_dev);
 	if ((u64)device == cpu->rx_key.device) {
-		key->rx_state = cpu->rx_state == HOP_TC ? HOP_PLAIN : HOP_LOST;
+		key->rx_state = cpu->rx_state == HOP_MAY_MOVE ? HOP_PLAIN : HOP_LOST;
 		return;
 	}
 	if (!((u64)device >> 63))
 		return;
-	if (cpu->rx_state == HOP_TC)
+	if (cpu->rx_state == HOP_MAY_MOVE)
 		address = hop_link_address((void *)cpu->rx_skb, 0);
 	if (!address || address != hop_device_address(device))
 		return;
@@ -174,7 +174,7 @@ static inline void hop_current(struct hop_cpu *cpu, u64 sp, struct sample_key *k
 	key->rx_ns = cpu->rx.inode;
 	key->rx_ifindex = cpu->rx.ifindex;
 #ifdef PROBE_READ
-	if (cpu->rx_state == HOP_LOST || cpu->rx_state == HOP_TC)
+	if (cpu->rx_state == HOP_LOST || cpu->rx_state == HOP_MAY_MOVE)
 		hop_ask_packet(cpu, key);
 #endif
 	key->rx_state |= cpu->rx_flags;

@@ -28,17 +28,18 @@ struct hop_tx {
 };
 
 /* PLAIN: the packet stays with the device it came in on. MOVED: a receive handler gave it to
- * another device (macvlan, bond), which `rx` is. LOST: likewise, but to which is not known. TC: a
- * program on the device's ingress may move it. NAMED: `rx` holds a device's name and nothing else.
- * Flags beside these: PORT, the device is a bridge's port, so that a bridge's work can be its; UP,
- * a bridge has handed the packet up, and when that returns its work is that of `port` again.
+ * another device (macvlan, bond), which `rx` is. LOST: likewise, but to which is not known.
+ * MAY_MOVE: a program on the device's ingress (tc) or its VLAN's tag may move it. NAMED: `rx` holds
+ * a device's name and nothing else. Flags beside these: PORT, the device is a bridge's port, so
+ * that a bridge's work can be its; UP, a bridge has handed the packet up, and when that returns its
+ * work is that of `port` again.
  */
 enum hop_rx_state {
 	HOP_NONE = 0,
 	HOP_PLAIN = 1,
 	HOP_MOVED = 2,
 	HOP_LOST = 3,
-	HOP_TC = 4,
+	HOP_MAY_MOVE = 4,
 	HOP_NAMED = 5,
 	HOP_UP = 0x20,
 	HOP_PORT = 0x40
@@ -205,6 +206,80 @@ static __always_inline void hop_of_found(void *device, struct hop *hop)
 }
 #endif
 
+/* Whether the packet has a VLAN's tag, beside it or still inside of it. Before 5.18 the protocol of
+ * a tag that was taken off stays: then the packet is asked in vain. */
+static __always_inline int hop_is_tagged(void *skb)
+{
+	u16 tag = 0, protocol = 0;
+
+	read_at(&tag, skb, OFF_sk_buff_vlan_proto);
+	read_at(&protocol, skb, OFF_sk_buff_protocol);
+	return tag || protocol == 0x0081 ||
+	       protocol == 0xa888; /* ETH_P_8021Q, 8021AD; big-endian */
+}
+
+/* A packet with a tag that came in by a device with VLANs: the receive core gives it to the VLAN's
+ * device, which may be another namespace's. Bridges' ports have VLANs for their own use. */
+static __always_inline void hop_may_be_for_vlan(struct hop_cpu *cpu, void *skb, void *device)
+{
+#ifdef OFF_net_device_vlan_info
+	u64 vlans = 0;
+
+	read_at(&vlans, device, OFF_net_device_vlan_info);
+	if (vlans && !(cpu->rx_flags & HOP_PORT) && hop_is_tagged(skb))
+		cpu->rx_state = HOP_MAY_MOVE;
+#endif
+}
+
+#if defined(PROBE_READ) && defined(OFF_netdev_adjacent_list)
+/* The bond that a device is a slave of (IFF_SLAVE in include/uapi/linux/if.h; a master comes first
+ * in the list of uppers, net/core/dev.c), 0 without. Its handler takes every packet to the bond,
+ * whoever it is for. */
+static __always_inline void *hop_bond_of(void *device)
+{
+	void *entry = 0, *upper = 0;
+	u32 flags = 0;
+	u8 master = 0;
+
+	read_at(&flags, device, OFF_net_device_flags);
+	if (!(flags & 0x800))
+		return 0;
+	probe_read_at(&entry, device, OFF_net_device_adj_list_upper);
+	if (!entry || entry == device + OFF_net_device_adj_list_upper)
+		return 0;
+	entry -= OFF_netdev_adjacent_list;
+	probe_read_at(&master, entry, OFF_netdev_adjacent_master);
+	probe_read_at(&upper, entry, OFF_netdev_adjacent_dev);
+	return master ? upper : 0;
+}
+
+/* The packet goes on with the slave's bond, which may be a bridge's port. */
+static __always_inline int hop_moves_to_bond(struct hop_cpu *cpu, void *skb, void *device)
+{
+	void *bond = hop_bond_of(device);
+	u64 handler = 0;
+
+	if (!bond)
+		return 0;
+	hop_of_found(bond, &cpu->rx);
+	cpu->rx_key.device = (u64)bond;
+	cpu->rx_state = HOP_MOVED;
+#ifdef OFF_net_device_vlan_info
+	probe_read_at(&handler, bond, OFF_net_device_vlan_info);
+	if (handler && hop_is_tagged(skb))
+		cpu->rx_state = HOP_MAY_MOVE;
+#endif
+	probe_read_at(&handler, bond, OFF_net_device_rx_handler);
+	if (handler && handler == cpu->bridge_handler) {
+		cpu->rx_state = HOP_MOVED;
+		cpu->rx_flags = HOP_PORT;
+		cpu->port = cpu->rx;
+		cpu->port_skb = cpu->rx_skb;
+	}
+	return 1;
+}
+#endif
+
 /* Whether a receive handler passes this device's packets on to others. A bridge does, too, but
  * hands them to the receive core again, whose probe then runs again. */
 static __always_inline int hop_passes_on(struct hop_cpu *cpu, void *device)
@@ -240,7 +315,7 @@ static __always_inline void hop_receive(struct hop_cpu *cpu, void *skb, void *de
 	hop_of_device(device, &cpu->rx);
 	cpu->rx_skb = (u64)skb;
 	cpu->rx_key.device = (u64)device;
-	cpu->rx_state = hop_has_ingress_program(device) ? HOP_TC : HOP_PLAIN;
+	cpu->rx_state = hop_has_ingress_program(device) ? HOP_MAY_MOVE : HOP_PLAIN;
 	cpu->depth = 0; /* receiving never happens inside a transmission */
 }
 
