@@ -240,9 +240,11 @@ class _Engine:
         """Consequences without evidence of their own go to their cause."""
         by_name = {j.rule.name: j for j in judged}
         for j in judged:
-            for name in (*j.rule.absorbs, *j.rule.subsumes) if len(j.kinds) >= 2 else ():
+            for name in (*j.rule.absorbs, *j.rule.subsumes):
                 other = by_name.get(name)
-                if other is not None and (not other.set_up or name in j.rule.subsumes):
+                # What follows is no better evidenced than what it follows from.
+                sure = other is not None and len(j.kinds) >= min(2, len(other.kinds))
+                if other is not None and sure and (not other.set_up or name in j.rule.subsumes):
                     self.heirs[other.number] = j.number
         # Waiting is what is left to say where nothing else holds the traffic back.
         reason = next((j for j in judged if j.rule.not_cpu and not j.rule.fallback and len(j.kinds) >= 2), None)

@@ -201,6 +201,16 @@ def test_small_writes_pay_for_the_packets_that_they_become(packets: float, whole
     assert found.delta == pytest.approx(2_600 if whole else 1_900, rel=0.1)
 
 
+def test_what_is_sent_again_for_a_wrong_checksum_is_the_checksum_s() -> None:
+    counters = {
+        ("netns", "Tcp.OutSegs"): (9.0, 9.0), ("netns", "Tcp.RetransSegs"): (0.0, 0.2),
+        ("netns", "Ip.InReceives"): (9.0, 9.0), ("netns", "Tcp.InCsumErrors"): (0.0, 0.2),
+    }  # fmt: skip
+    for rates, certainty in (((900.0, 900.0), "possible"), ((900.0, 200.0), "found")):
+        e, _ = _explained({}, counters=counters, fields=_throughput(*rates))
+        assert [(f.cause, f.certainty) for f in e.findings] == [("wrong-checksums", certainty)]
+
+
 def test_waiting_for_what_was_lost_is_the_loss() -> None:
     slow = _throughput(900.0, 200.0)
     busy: tuple[dict[str, Any], dict[str, Any]] = ({"cpu_busy_s": {0: 9.6, 1: 2.0}}, {"cpu_busy_s": {0: 2.0, 1: 2.0}})
