@@ -338,7 +338,8 @@ class KernelDiff:
 
     `groups` are (call path that pulled them in, delta, functions with their delta and what became of them: "more",
     "less", "new", "gone"); `inlining` the functions whose change is one of compilation only, (callee, caller, both
-    together). `touched` are (function, struct, lines at base, lines in new, members that more lines begin with than at base).
+    together). `touched` are (function, struct, lines at base, lines in new, members that more lines begin with
+    than at base).
     """
 
     measure: Measure

@@ -247,7 +247,8 @@ class _Engine:
                 if other is not None and sure and (not other.set_up or name in j.rule.subsumes):
                     self.heirs[other.number] = j.number
         # Waiting is what is left to say where nothing else holds the traffic back.
-        reason = next((j for j in judged if j.rule.not_cpu and not j.rule.fallback and len(j.kinds) >= 2), None)
+        sure_reasons = (j for j in judged if j.rule.not_cpu and not j.rule.fallback and len(j.kinds) >= 2)
+        reason = next((j for j in sure_reasons if not j.against), None)
         for j in judged:
             if reason is not None and j.rule.fallback and j.rule.not_cpu:
                 self.heirs[j.number] = reason.number

@@ -372,7 +372,8 @@ def lowered(*names: str, noun: str) -> Check:
 
     def look(case: Case) -> Seen | None:
         base, new = (side.host.get("sysctl") or {} for side in (case.base, case.new))
-        less = [n for n in names if n in base and n in new and int(new[n]) < int(base[n])]
+        known = [n for n in names if all(str(of.get(n, "")).isdecimal() for of in (base, new))]
+        less = [n for n in known if int(new[n]) < int(base[n])]
         return Seen("host", ", ".join(f"{n} is {new[n]} (base: {base[n]})" for n in less)) if less else None
 
     return Check("host", noun, look)

@@ -45,7 +45,11 @@ def _others(case: Case) -> Seen | None:
     runs = [r for r in case.new.run_objects if r.duration_s > 0]
     cpus = sorted({cpu for r in runs for cpu in r.cpu_busy_s})
     busy = {c: sum(r.cpu_busy_s.get(c, 0.0) / r.duration_s for r in runs) / len(runs) for c in cpus}
-    idle = [c for c in cpus if own_shares(case, 1).get(c, busy[c]) < 0.5]
+    own = own_shares(case, 1)
+    if own:  # the own time on the CPUs under test is known: one that others fill receives none of its packets
+        busy.update({c: own.get(c, 0.0) for r in runs for c in r.dut_cpus})
+        busy.update(own)
+    idle = [c for c in cpus if busy[c] < 0.5]
     text = f"while {len(idle)} of {len(cpus)} CPUs have less than half of their time taken by it"
     return Seen("counters", text, own=False) if idle else None
 

@@ -245,3 +245,19 @@ def test_the_page_says_what_became_of_the_traffic() -> None:
     assert "fell by 67%" in note
     steady = page_content(pair({}), None, {"baseline": "clean", "scenario": "fault"})
     assert not [line for line in steady.cards[-1].lines if line.startswith("note: throughput")]
+
+
+@pytest.mark.parametrize(("under_test", "wanted"), [((0, 1), True), ((0,), False)])
+def test_a_cpu_that_others_fill_could_still_receive(under_test: tuple[int, ...], wanted: bool) -> None:
+    """CPU 1 has no sample of the scenario's: under test it has none of its work, at the remote end nobody knows."""
+    slow = _throughput(900.0, 300.0)
+    busy = [{"cpu_busy_s": {0: 4.0, 1: 9.0}}, {"cpu_busy_s": {0: 9.0, 1: 9.0}}]
+    fields = tuple({**a, **b, "dut_cpus": under_test} for a, b in zip(slow, busy, strict=True))
+    profile = pair({f"udp_queue_rcv_skb < {RX}": 42_000.0}, fields=fields)  # type: ignore[arg-type]
+    e = explain(profile, profile, base_scenario="clean", new_scenario="fault")
+    assert ("softirq-bottleneck" in {f.cause for f in e.findings}) is wanted
+
+
+def test_a_setting_that_is_no_number_is_no_evidence() -> None:
+    profile = replace(pair({}), meta={"host": {"sysctl": {"net.core.netdev_budget": "many"}}})
+    assert explain(profile, profile, base_scenario="clean", new_scenario="fault").findings == ()
