@@ -270,9 +270,12 @@ def _observed(bench: _Bench, observer: Observer, case: Case) -> None:
         )
         if case.name not in bench.topologies:
             places = {p.name: p.netns_path for p in (topo.host, topo.server, topo.client) if p.netns_path}
+            found = host.snapshot(places, tools=False)
+            # Settings of the whole machine may be others in another scenario of the same file.
             bench.topologies[case.name] = {
                 **topo.describe(),
-                "namespaces": host.snapshot(places, tools=False)["namespaces"],
+                "namespaces": found["namespaces"],
+                "host": {"sysctl": found["sysctl"]},
             }
         watch = warmup.RateWatch(*reference)
         number = len(builder.runs)
