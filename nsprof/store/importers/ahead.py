@@ -31,7 +31,12 @@ def ahead(function: Callable[[_Item], _Made], items: Iterable[_Item]) -> Iterato
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(WORKERS) as pool:
-        pending = deque(pool.submit(function, item) for item in begin)
+        try:
+            pending = deque(pool.submit(function, item) for item in begin)
+        except RuntimeError:  # no thread can be had (ulimit -u, a cgroup's pids.max)
+            pool.shutdown(cancel_futures=True)
+            yield from map(function, itertools.chain(begin, rest))
+            return
         while pending:
             made = pending.popleft().result()
             pending.extend(pool.submit(function, item) for item in itertools.islice(rest, 1))

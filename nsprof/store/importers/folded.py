@@ -143,17 +143,19 @@ def _under_roots(
     separator[pieces.offsets[1:] - 1] = True
     below = _named(*_frames(pieces.data, np.flatnonzero(separator), 32), np.zeros(0))
     # Each with a last frame more, for the root.
-    offsets = np.zeros(len(below.lengths) + 1, "i8")
-    np.cumsum(below.lengths + 1, out=offsets[1:])
-    flat = np.zeros(int(offsets[-1]), "u4")
+    under = np.zeros(len(below.lengths) + 1, "i8")
+    np.cumsum(below.lengths + 1, out=under[1:])
+    flat = np.zeros(int(under[-1]), "u4")
     inside = np.ones(len(flat), bool)
-    inside[offsets[1:] - 1] = False
+    inside[under[1:] - 1] = False
     flat[inside] = below.flat
     row = which.astype("i8")
-    offsets, flat = a.take_rows(flat, offsets, row)
+    offsets, flat = a.take_rows(flat, under, row)
     flat[offsets[1:] - 1] = len(below.frames) + root
-    words = np.array([frame.hash for frame in above], "i8").view("u8")
-    key = below.key[row] * _MIX ^ words[root]
+    # As _keys() makes them, what stands below the root hashed once.
+    words = np.zeros(len(inside), "u8")
+    words[inside] = _words([hash(frame) for frame in below.frames])[below.flat]
+    key = a.hash_rows(words, under)[row] * _MIX ^ _words([frame.hash for frame in above])[root]
     frames = [*below.frames, *(frame.row for frame in above)]
     return _Part(frames, flat, np.diff(offsets), weight, key, below.context[row])
 
@@ -394,9 +396,21 @@ def _named(
     named = np.array([frame.named for frame in frames], bool)
     stacks = Stacks(offsets, flat.astype("u4"))
     context, _ = a.context_column(table, stacks, named=named, idle=False)
-    words = np.array([frame.hash for frame in frames], "i8").view("u8")
-    key = a.hash_rows(words[stacks.frames], offsets) if rows else np.zeros(0, "u8")
+    key = _keys(_words([frame.hash for frame in frames])[stacks.frames], offsets)
     return _Part(rows, stacks.frames, lengths, weight, key, context)
+
+
+def _words(hashes: list[int]) -> NDArray[np.uint64]:
+    return np.array(hashes, "i8").view("u8")
+
+
+def _keys(words: NDArray[np.uint64], offsets: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """A key of each stack from its frames' words, which are overwritten: equal stacks share it wherever they stand in
+    the input. The root goes in by itself, so that what stands below several roots can be hashed once."""
+    last = offsets[1:] - 1
+    root = words[last]
+    words[last] = 0
+    return a.hash_rows(words, offsets) * _MIX ^ root
 
 
 def _leafward(

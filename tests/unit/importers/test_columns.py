@@ -230,3 +230,14 @@ def test_one_place_of_a_file_is_one_frame_wherever_processes_map_it() -> None:
     for stack, count in zip(profile.samples.stack.tolist(), profile.samples.count.tolist(), strict=True):
         modules[tuple(profile.frames.module[f] for f in profile.stacks[stack])] += count
     assert modules == {("libx.so", ""): 8, ("", ""): 4}
+
+
+@pytest.mark.parametrize("again", ["5", "5e0", "5.0"])
+def test_a_stack_is_one_however_its_lines_are_read(again: str) -> None:
+    """Read below its root, as an odd line, or in a later stretch of another kind: the key is the same."""
+    lines = [f"proc{n % 100};main;fn{n // 100};leaf{n // 100} 1" for n in range(10_000)]
+    text = "\n".join([*lines, f"proc0;main;fn0;leaf0 {again}"]) + "\n"
+    profile, _ = import_folded(memoryview(text.encode()), "x")
+    assert len(profile.stacks) == 10_000
+    assert profile.samples.weight.sum() == 10_005
+    assert profile.samples.weight[0] == 6

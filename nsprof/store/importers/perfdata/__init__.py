@@ -204,8 +204,6 @@ def _keep(part: _Decoded, head: h.Header, got: _Gathered) -> None:
     }
     if cols.latency is not None:
         made["latency"] = np.minimum(cols.latency[rows], U64(NO_WEIGHT - 1)).astype("u4")
-    elif any(attr.sample_type & (h.WEIGHT | h.WEIGHT_STRUCT) for attr in head.attrs):
-        made["latency"] = np.full(len(rows), NO_WEIGHT, "u4")
     if cols.read is not None:
         made = _deliver(words, cols.read.take(rows), made, head, got)
     got.parts.append(made)
@@ -253,6 +251,16 @@ def _deliver(
     return made
 
 
+def _latency(got: _Gathered) -> NDArray[Any] | None:
+    """The weights of the samples, NO_WEIGHT where an event has none; None where no sample has one."""
+    if not any("latency" in part for part in got.parts):
+        return None
+    for part in got.parts:
+        if "latency" not in part:
+            part["latency"] = np.full(len(part["pid"]), NO_WEIGHT, "u4")
+    return got.column("latency")
+
+
 def _profile(
     name: str,
     head: h.Header,
@@ -263,8 +271,8 @@ def _profile(
     kallsyms: Path | None,
     vmlinux: Path | None,
 ) -> Profile:
+    latency = _latency(got)
     columns = {each: got.column(each) for each in _COLUMNS}
-    latency = got.column("latency") if all("latency" in part for part in got.parts) else None
     got.parts.clear()
     events = _events(head, columns)
     kernel = kernel_symbols(head, side, kallsyms, vmlinux)
