@@ -5,7 +5,7 @@ up. In sentences, each once; `report`, `diff` and the flame graphs say them in t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,19 +47,37 @@ def trouble(chosen: View) -> list[str]:
 
 
 def runs_trouble(profile: Profile, runs: Sequence[int]) -> list[str]:
-    """Losses, missing call stacks and stolen time above their limits, a sentence a run."""
-    found = []
+    """Losses, missing call stacks and stolen time above their limits, a sentence a kind, whatever runs have it."""
+    lost: dict[int, float] = {}
+    damaged: dict[int, float] = {}
+    stolen: dict[int, float] = {}
     for number in runs:
-        run, name = profile.runs[number], _name(profile, number)
-        lost = run.losses.lost_share
-        if lost > LOSS_LIMIT:
-            found.append(f"{name} lost {lost:.1%} of its samples{_where_lost(run)}")
-        if run.losses.damaged_share > LOSS_LIMIT:
-            found.append(f"{name}: {run.losses.damaged_share:.1%} of the samples have no call stack")
+        run = profile.runs[number]
         online = run.duration_s * max(run.cpus, 1)
+        if run.losses.lost_share > LOSS_LIMIT:
+            lost[number] = run.losses.lost_share
+        if run.losses.damaged_share > LOSS_LIMIT:
+            damaged[number] = run.losses.damaged_share
         if online > 0 and run.cpu_steal_s / online > STEAL_LIMIT:
-            found.append(f"{name}: the hypervisor took {run.cpu_steal_s / online:.1%} of the CPU time away (steal)")
+            stolen[number] = run.cpu_steal_s / online
+    found = []
+    if lost:
+        worst = max(lost, key=lambda number: lost[number])
+        whose = "its" if len(lost) == 1 else "their"
+        most = f"; the most: {_name(profile, worst)}" if len(lost) > 1 else ""
+        where = _where_lost(profile.runs[worst])
+        found.append(f"{_runs(profile, runs, list(lost))} lost {_range(lost)} of {whose} samples{most}{where}")
+    if damaged:
+        found.append(f"{_runs(profile, runs, list(damaged))}: {_range(damaged)} of the samples have no call stack")
+    if stolen:
+        who = _runs(profile, runs, list(stolen))
+        found.append(f"{who}: the hypervisor took {_range(stolen)} of the CPU time away (steal)")
     return found
+
+
+def _range(shares: Mapping[int, float]) -> str:
+    low, high = f"{min(shares.values()):.1%}", f"{max(shares.values()):.1%}"
+    return low if low == high else f"{low} to {high}"
 
 
 def _where_lost(run: Run) -> str:
@@ -84,17 +102,17 @@ def warnings(chosen: View) -> list[str]:
         texts = list(dict.fromkeys(text for _, text in entries))
         runs = list(dict.fromkeys(number for number, _ in entries))
         if len(texts) == 1 or len(runs) == 1:
-            lines += [f"{_runs(chosen, runs)}: {text}" for text in texts]
+            lines += [f"{_runs(chosen.profile, chosen.runs, runs)}: {text}" for text in texts]
         else:
-            others = _runs(chosen, runs[1:])
+            others = _runs(chosen.profile, chosen.runs, runs[1:])
             lines.append(f"{_name(chosen.profile, runs[0])}: {texts[0]} (the like in {others})")
     return lines
 
 
-def _runs(chosen: View, numbers: Sequence[int]) -> str:
+def _runs(profile: Profile, among: Sequence[int], numbers: Sequence[int]) -> str:
     if len(numbers) == 1:
-        return _name(chosen.profile, numbers[0])
-    if len(numbers) == len(chosen.runs) and len(numbers) > 2:
+        return _name(profile, numbers[0])
+    if len(numbers) == len(among) and len(numbers) > 2:
         return f"all {len(numbers)} runs"
     words = [str(number + 1) for number in numbers[:6]]
     if len(numbers) > 6:

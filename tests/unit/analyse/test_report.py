@@ -418,3 +418,18 @@ def test_namespaces_made_anew_for_every_run_are_one_place() -> None:
         builder.runs.append(Run("s", duration_s=1, cpus=1, denominators={"second": 1}))
     for by in ("netns", "hop"):
         assert [(g.label.split()[0], g.cost) for g in report(builder.build(), by=by).groups] == [("c0", 2.0)]
+
+
+def test_the_same_trouble_of_many_runs_is_one_line_with_its_range() -> None:
+    made = bench_profile(runs=3, seed=None)
+    shares = iter((0.02, 0.30, 0.10, 0.04, 0.05, 0.02))
+    runs = tuple(
+        replace(run, losses=Losses(expected=1000, seen=round(1000 * (1 - next(shares))), lost_records=1))
+        for run in made.runs
+    )
+    host = report(made.with_(runs=runs), scenario="host")
+    numbers = [n for n, run in enumerate(runs) if run.scenario == "host"]
+    worst = max(numbers, key=lambda n: runs[n].losses.lost_share)
+    low, high = (f"{f(runs[n].losses.lost_share for n in numbers):.1%}" for f in (min, max))
+    (line,) = [a for a in host.alarms if "lost" in a]
+    assert line == f"all 3 runs lost {low} to {high} of their samples; the most: run {worst + 1} (lost records 1)"
