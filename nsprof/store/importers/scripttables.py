@@ -38,6 +38,11 @@ _HEADER = re.compile(
     rb"(?:(?P<time>\d{1,12}\.\d{3,9}):\s*)?"
     rb"(?P<rest>(?:\d{1,19}\s+)?(?=[^\s:]*[A-Za-z])[^\s:]+(?::[^\s:]+)*:(?:\s.*|))$"
 )
+_NAMELESS = re.compile(  # without a comm (not asked for, or an empty one): only the time behind it tells a pid
+    rb"[ ]*(?P<comm>)(?P<pid>-?\d{1,10})(?:/(?P<tid>-?\d{1,10}))?\s+(?:\[(?P<cpu>\d{1,5})\]\s+)?"
+    rb"(?P<time>\d{1,12}\.\d{3,9}):\s*"
+    rb"(?P<rest>(?:\d{1,19}\s+)?(?=[^\s:]*[A-Za-z])[^\s:]+(?::[^\s:]+)*:(?:\s.*|))$"
+)
 REST = re.compile(rb"(?:(?P<period>\d{1,19})\s+)?(?P<event>[^\s:]+(?::[^\s:]+)*):(?:\s+(?P<more>.*))?$", re.DOTALL)
 TRACE = re.compile(  # perf trace: milliseconds, comm/tid, event(payload)
     rb"\s*(?P<time>\d{1,12}\.\d{3}) (?:\([^)]*\): )?(?P<comm>.{1,64})/(?P<tid>-?\d{1,10}) "
@@ -48,7 +53,10 @@ _FRAME = re.compile(
     rb"\((?P<dso>(?:[/\[]|inlined\)$|bpf_prog_|anon|memfd).*)\)\s*$"
 )
 _FRAME_ANY_DSO = re.compile(rb"\s+(?P<ip>[0-9a-f]+)\s+(?P<name>\S.*?)(?:\+0x[0-9a-f]+)? \((?P<dso>[^()]*)\)\s*$")
-_FRAME_BARE = re.compile(rb"\s+(?P<ip>[0-9a-f]{3,16})(?:\s+(?P<name>\S.*?)(?:\+0x[0-9a-f]+)?)?(?P<dso>)\s*$")
+_FRAME_BARE = re.compile(  # an address of few digits is one in perf's column of 16 only
+    rb"(?:\s+(?=[0-9a-f]{3})|\t(?=[ 0-9a-f]{16}(?:\s|$)) *)"
+    rb"(?P<ip>[0-9a-f]{1,16})(?:\s+(?P<name>\S.*?)(?:\+0x[0-9a-f]+)?)?(?P<dso>)\s*$"
+)
 _FRAME_NO_IP = re.compile(rb"\s+(?P<ip>)(?P<name>\S.*?)(?:\+0x[0-9a-f]+)? \((?P<dso>[/\[].*)\)\s*$")
 _ADDRESS = re.compile(rb"\t *[0-9a-f]+ \S")
 NOWHERE = b"[unknown] ([unknown])"
@@ -69,7 +77,7 @@ KERNEL_HALF = 0xFFFF_8000_0000_0000
 
 
 def header_match(line: bytes) -> re.Match[bytes] | None:
-    found = _HEADER.match(line[:4096])
+    found = _NAMELESS.match(line[:4096]) or _HEADER.match(line[:4096])
     if found is None or b"PERF_RECORD_" in found["rest"]:
         return None
     return found

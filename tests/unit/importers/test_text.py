@@ -76,6 +76,59 @@ def test_every_header_form_is_a_sample(head: str, end: str, crlf: bool) -> None:
     assert profile.meta["notes"] == []
 
 
+@pytest.mark.parametrize("lines", [1, 40])
+@pytest.mark.parametrize(
+    ("who", "pid"),
+    [
+        ("23908", 23908),
+        ("  812", 812),
+        (" 14062", 14062),
+        ("                 14062", 14062),
+        ("23908/23909", 23909),
+        ("23908 [003]", 23908),
+        ("1234 23908", 23908),
+    ],
+)
+def test_a_header_without_comm_keeps_its_period(who: str, pid: int, lines: int) -> None:
+    head = f"{who} 30862.{{:06d}}:    5025125 cpu-clock:pppH: "
+    text = "".join(SAMPLE.format(head=head.format(n)) + "\n" for n in range(34 * lines))
+    profile = script(text)
+    assert [(e.name, e.unit) for e in profile.events] == [("cpu-clock:pppH", "ns")]
+    assert int(profile.samples.count.sum()) == 34 * lines
+    assert profile.samples.weight.sum() == 34 * lines * 5025125
+    assert {t.comm for t in profile.tasks} == {"1234" if who.startswith("1234 ") else ""}
+    assert {t.pid for t in profile.tasks} == {pid}
+    assert set(profile.samples.cpu.tolist()) == {3 if "[003]" in who else 0xFFFF}
+    assert profile.meta["notes"] == []
+
+
+def test_tasks_with_and_without_a_comm_share_one_event() -> None:
+    text = "".join(
+        SAMPLE.format(head=f"{' 14062' if n % 3 else 'sh 14061'} 5.{n:06d}:  5025125 cpu-clock:pppH: ") + "\n"
+        for n in range(34)
+    )
+    profile = script(text)
+    assert [(e.name, e.unit) for e in profile.events] == [("cpu-clock:pppH", "ns")]
+    assert profile.samples.weight.sum() == 34 * 5025125
+    assert {(t.pid, t.comm) for t in profile.tasks} == {(14061, "sh"), (14062, "")}
+
+
+@pytest.mark.parametrize("comm", ["sh ", ""])
+def test_stack_lines_without_dso_are_frames_however_short_their_address(comm: str) -> None:
+    stack = (
+        "\tffffffff81000010 tcp_ack+0x10\n\tffffffff81000020 do_syscall_64\n"
+        "\t            1365f operator()(int)\n\t               b [unknown]\n\t               0 [unknown]\n\t              17\n"
+    )
+    text = "".join(f"{comm}13979 32111.{n:06d}: cpu-clock:pppH: \n{stack}\n" for n in range(23))
+    assert detect(text.encode()) == "perf-script"
+    profile, damaged = import_perf_script(memoryview(text.encode()), "t")
+    assert stacks(profile) == {"[unknown];[unknown];[unknown];operator()(int);do_syscall_64;tcp_ack": 23}
+    kinds = [FrameKind(int(profile.frames.kind[f])) for f in profile.stacks[int(profile.samples.stack[0])]]
+    assert kinds == [FrameKind.KERNEL] * 2 + [FrameKind.USER] * 4
+    assert not damaged
+    assert profile.meta["notes"] == []
+
+
 @pytest.mark.parametrize(
     ("line", "name", "module", "kind"),
     [
