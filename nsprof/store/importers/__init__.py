@@ -26,6 +26,8 @@ FORMATS = {
     "pprof": "protobuf profile, gzipped or not",
     "speedscope": "speedscope JSON",
 }
+#: Text without a sample is not what a tool wrote that saw none: it is damaged, or of another format.
+_TEXTS = ("perf-script", "folded", "bpftrace", "bcc-profile")
 PERF_MAGIC = (b"PERFILE2", b"2ELIFREP", b"PERFFILE", b"ELIFFREP")
 _HEAD = 1 << 16
 _MAX_UNPACKED = 4 << 30
@@ -230,7 +232,15 @@ def _text_or_tree(buf: memoryview, name: str, found: str) -> tuple[Profile, bool
         "pprof": pprof.import_pprof,
         "speedscope": speedscope.import_speedscope,
     }
-    return readers[found](buf, name)
+    profile, damaged = readers[found](buf, name)
+    if found in _TEXTS and not profile.samples.count.any():
+        seen = _detect(bytes(buf[:_HEAD]))
+        other = f"its content looks like {seen} (--format {found} was given)"
+        words = "; ".join(str(note) for note in profile.meta["notes"] if "no samples" not in note)
+        raise ProfileFormatError(
+            f"{name}: no samples in it{words and f': {words}'}", other if seen and seen != found else ""
+        )
+    return profile, damaged
 
 
 def _peek(head: bytes) -> bytes:

@@ -197,6 +197,38 @@ def test_wrong_words_are_usage_and_leave_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("text", "form", "words"),
+    [
+        (
+            b"a;b " + b"9" * 400 + b"\n",
+            "folded",
+            b"1 lines that are no `frames count`, left out (the first is line 1)",
+        ),
+        (b"a;b 0\na;c 0\n", "folded", b"no samples in it"),
+        (b"main;foo 3\nmain;bar 4\n", "perf-script", b"its content looks like folded"),
+        (b"some words\nand others\n", "bpftrace", b"nothing.txt"),
+        (b"some words\nand others\n", "bcc-profile", b"nothing.txt"),
+    ],
+)
+def test_text_without_a_sample_is_an_error_and_the_earlier_file_stays(
+    text: bytes, form: str, words: bytes, tmp_path: Path
+) -> None:
+    file, out = tmp_path / "nothing.txt", tmp_path / "o.nsprof"
+    file.write_bytes(text)
+    for earlier in (None, b"an earlier profile"):
+        if earlier is not None:
+            out.write_bytes(earlier)
+        done = nsprof("import", "--format", form, file, "-o", out)
+        assert done.returncode == 1
+        assert done.stderr.startswith(b"nsprof: ")
+        assert words in done.stderr
+        assert len([line for line in done.stderr.splitlines() if not line.startswith(b"  hint: ")]) == 1
+        assert not done.stdout
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["nothing.txt", *(["o.nsprof"] if earlier else [])]
+        assert earlier is None or out.read_bytes() == earlier
+
+
 def test_names_out_of_files_cannot_drive_the_terminal(tmp_path: Path) -> None:
     file, out = tmp_path / "a\x1b[31mb", tmp_path / "o.nsprof"
     file.write_bytes(b"a;b 3\nbroken line\n")
