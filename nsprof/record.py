@@ -22,6 +22,7 @@ from nsprof.errors import CommandNotFound, EvidenceError, NsprofError, Preflight
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Namespace, Profile, Run
 from nsprof.observe import Observer, Scene, Traffic
+from nsprof.render.escape import safe
 from nsprof.sources import LedgerSource
 from nsprof.units import counted
 
@@ -251,7 +252,7 @@ class _Voice:
 
     def say(self, text: str) -> None:
         if not self._silent:
-            print(f"nsprof: {text}", file=sys.stderr, flush=True)
+            print(f"nsprof: {safe(text)}", file=sys.stderr, flush=True)
 
     def warn(self, text: str) -> None:
         if text not in self.warnings:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nsprof.cli.common import Seconds
+from nsprof.cli.common import Seconds, tell
 from nsprof.errors import UsageError
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _far(plan: Plan, options: dict[str, Any]) -> Plan:
     take = options["take_uplink"] or bool(first and first.take_uplink)
     plan, left = with_far_end(plan, uplink=uplink, remote=remote, take_uplink=take)
     for line in left:
-        click.echo(f"nsprof: {line}", err=True)
+        tell(line)
     return plan
 
 
@@ -257,7 +257,7 @@ def _kernels(ctx: click.Context, options: dict[str, Any]) -> int:
         seed=options["seed"] if options["seed"] is not None else random.SystemRandom().randrange(2**31),
         modules=options["modules"],
         memory_mb=options["memory_mb"],
-        say=lambda line: click.echo(f"nsprof: {line}", err=True) if not options["quiet"] else None,
+        say=lambda line: tell(line) if not options["quiet"] else None,
     )
     store.save(profile, options["output"], keep_old=True, measured=True)
     _print(profile, options)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import sys
+import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
+
+from nsprof.cli.common import tell
 
 if TYPE_CHECKING:
     from nsprof.model.metrics import ConditionRow, MetricTable, Scaling
@@ -47,7 +49,7 @@ class Advance:
         self._bar.update(self._task, completed=done, total=total, description=what or "done", left=left)
         if self._plain and what:
             more = f" ({left})" if left else ""
-            print(f"nsprof: run {done + 1} of {total}: {what}{more}", file=sys.stderr, flush=True)
+            tell(f"run {done + 1} of {total}: {what}{more}")
 
     def _left(self, done: int, total: int) -> str:
         """The time left if the other runs take as long as those so far; nothing before the first is over."""
@@ -102,7 +104,7 @@ def show(
     failures = Counter((run.scenario, run.failed) for run in profile.runs if run.failed)
     for (scenario, why), count in failures.items():
         runs = "a run" if count == 1 else f"{count} runs"
-        print(f"nsprof: {runs} of {scenario} failed: {why}", file=sys.stderr)
+        tell(f"{runs} of {scenario} failed: {why}")
     shown = [s for part in _parts(profile) if (s := _part(profile, part, baseline)) is not None]
     if not shown:
         return
@@ -141,12 +143,13 @@ def show(
         return
     write_parts(_text(profile, shown, top, commit_text), form)
     if not quiet:
-        after = f"nsprof bench --show {path} --markdown --commit-text"
+        after = f"nsprof bench --show {shlex.quote(str(path))} --markdown --commit-text"
         pair = comparable(profile, shown)
         if pair is not None:
             base, new = pair
-            after += f", or nsprof diff {path} --baseline '{base}' --scenario '{new}'"
-        print(f"nsprof: wrote {path}; next: {after}", file=sys.stderr)
+            words = ["nsprof", "diff", str(path), "--baseline", base, "--scenario", new]
+            after += f", or {shlex.join(words)}"
+        tell(f"wrote {path}; next: {after}")
 
 
 def comparable(profile: Profile, shown: Sequence[Shown]) -> tuple[str, str] | None:
@@ -219,7 +222,7 @@ def _part(profile: Profile, part: str, baseline: str) -> Shown | None:
                 runs = [chosen.runs[i] for which in (base, name) for i in usable_runs(chosen, which)]
                 deltas.append(replace(delta, measure=own_count(delta.measure, runs)))
         except EvidenceError as error:
-            print(f"nsprof: {name}: {error.message}", file=sys.stderr)
+            tell(f"{name}: {error.message}")
     return Shown(part, title, table, tuple(compared), tuple(deltas), tuple(_scalings(chosen, part, usable, plan)))
 
 
@@ -254,7 +257,7 @@ def _scalings(chosen: Profile, part: str, usable: list[str], plan: dict[str, Any
             try:
                 yield metrics.scaling(chosen, names, title=title)
             except EvidenceError as error:
-                print(f"nsprof: {error.message}", file=sys.stderr)
+                tell(error.message)
 
 
 def _conditions(profile: Profile) -> list[ConditionRow]:

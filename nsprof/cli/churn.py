@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import click
 
-from nsprof.cli.common import output_options, write_csv, write_json, write_parts
+from nsprof.cli.common import output_options, tell, write_csv, write_json, write_parts
 
 
 @click.command("churn", short_help="Create and delete namespaces, timed and profiled.")
@@ -62,13 +63,11 @@ def _run(
     words = ChurnOptions(**options)
     words.check()
     files.check_target(output)
-    if kernels:
-        profile = _in_guests(words, kernels)
-    else:
-        profile = run_churn(words, lambda line: click.echo(f"nsprof: {line}", err=True))
+    profile = _in_guests(words, kernels) if kernels else run_churn(words, tell)
     store.save(profile, output, keep_old=True, measured=True)
     _show(profile, words.propagation, title, top, form)
-    click.echo(f"nsprof: wrote {output}; next: nsprof report {output} --scenario '{profile.scenarios[-1]}'", err=True)
+    next_words = ["nsprof", "report", output, "--scenario", profile.scenarios[-1]]
+    tell(f"wrote {output}; next: {shlex.join(next_words)}")
     return 1 if any(run.failed for run in profile.runs) else 0
 
 
@@ -90,7 +89,7 @@ def _in_guests(words: Any, kernels: tuple[str, ...]) -> Any:
             argv = ["nsprof", "churn", "-N", str(words.namespaces), "-M", str(words.mount_namespaces)]
             argv += ["--propagation", words.propagation, "--rounds", str(words.rounds), "-o", str(file)]
             argv += ["--top", "0", *(w for tool in words.tools for w in ("--tool", tool))]
-            click.echo(f"nsprof: booting {spec}", err=True)
+            tell(f"booting {spec}")
             result = run_job(resolve(spec), argv, out_dir=file.parent, timeout_s=1800, boot_timeout_s=240)
             if not file.exists():
                 last = result.stderr.strip().splitlines()[-1:] or [f"exit status {result.status}"]
@@ -124,7 +123,7 @@ def _show(profile: Any, propagation: str, title: str, top: int, form: str | None
         return
     for run in profile.runs:
         if run.failed:
-            click.echo(f"nsprof: {run.scenario}: {run.failed}", err=True)
+            tell(f"{run.scenario}: {run.failed}")
     parts = churn.churn_parts(profile.runs, title=head, propagation=propagation)
     own = own_samples(profile)
     for name in scenario_names(profile) if top else ():

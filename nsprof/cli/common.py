@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from nsprof.errors import UsageError
+from nsprof.render.escape import safe
 
 if TYPE_CHECKING:
     from nsprof.analyse import Filter
@@ -41,17 +42,30 @@ __all__ = [
 DEFAULT_PROFILE = "profile.nsprof"
 
 
-class Seconds(click.FloatRange):
-    """A length of time on the command line: no nan, no infinity, nothing that clocks of the system refuse."""
+class Number(click.FloatRange):
+    """A number within bounds on the command line; nan is none, though no comparison excludes it."""
 
-    def __init__(self, min: float = 0.0) -> None:
-        super().__init__(min=min, max=365 * 86_400)
+    what = "a number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
-        if isinstance(number, float) and math.isnan(number):  # no comparison excludes it
-            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
+        if isinstance(number, float) and math.isnan(number):
+            self.fail(f"{value!r} is not {self.what}.", param, ctx)
         return number
+
+
+class Seconds(Number):
+    """A length of time on the command line: no nan, no infinity, nothing that clocks of the system refuse."""
+
+    what = "a number of seconds"
+
+    def __init__(self, min: float = 0.0, max: float = 365 * 86_400) -> None:
+        super().__init__(min=min, max=max)
+
+
+def tell(line: str, *, who: str = "nsprof: ") -> None:
+    """A line on stderr. Names in it (files, devices, namespaces, commands) do nothing to a terminal."""
+    click.echo(who + safe(line), err=True)
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])

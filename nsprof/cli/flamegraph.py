@@ -19,6 +19,7 @@ from nsprof.cli.common import (
     measure_options,
     open_profile,
     refuse_own_input,
+    tell,
     write_json,
 )
 from nsprof.cli.diff import sides
@@ -101,7 +102,7 @@ def command(files: tuple[str, ...], differential: bool, output: str | None, as_j
             },
         )
     elif target != "-":
-        click.echo(f"flame graph: {target} ({len(drawn.encode()) / 1e6:.1f} MB)", err=True)
+        tell(f"{target} ({len(drawn.encode()) / 1e6:.1f} MB)", who="flame graph: ")
 
 
 def _quality(tree: FlameTree, sides: list[tuple[Profile, str | None, str]], options: dict[str, Any]) -> FlameTree:

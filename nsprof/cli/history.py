@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from nsprof.cli.common import output_options, write_csv, write_json, write_parts
+from nsprof.cli.common import output_options, tell, write_csv, write_json, write_parts
 
 
 @click.command("history", short_help="Many result files as a table and a chart, changes marked.")
@@ -29,14 +29,12 @@ def command(
     from nsprof.render import history as render
     from nsprof.render.text import gap
 
-    entries = read_directory(
-        directory, scenario=scenario, per=per, event=event, say=lambda line: click.echo(f"nsprof: {line}", err=True)
-    )
+    entries = read_directory(directory, scenario=scenario, per=per, event=event, say=tell)
     found = histories(entries)
     if svg:
         with replacing(svg) as stream:
             stream.write(render.history_svg(found).encode("utf-8", "backslashreplace"))
-        click.echo(f"nsprof: wrote {svg}", err=True)
+        tell(f"wrote {svg}")
     if form == "json":
         write_json("history", {"histories": found})
     elif form == "csv":

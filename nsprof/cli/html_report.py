@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsprof.analyse.selection import amount
 from nsprof.cli import html_facts
+from nsprof.cli.common import tell
 from nsprof.cli.html_facts import Side
 from nsprof.errors import EvidenceError, NsprofError, UsageError
 
@@ -45,7 +46,6 @@ def write_report(
     `as_json` says on stdout, as JSON, what was written where. Returns the exit status: 1 with `strict` where the
     report has alarms.
     """
-    import click
 
     from nsprof.cli.common import other_side, write_json
     from nsprof.cli.flamegraph import write_text
@@ -66,7 +66,7 @@ def write_report(
         size = len(text.encode())
         write_json("report-page", {"file": path, "bytes": size, "title": content.title, "alarms": alarms})
     elif path != "-":
-        click.echo(f"report page: {path} ({len(text.encode()) / 1e6:.1f} MB)", err=True)
+        tell(f"{path} ({len(text.encode()) / 1e6:.1f} MB)", who="report page: ")
     return int(strict and bool(alarms))
 
 

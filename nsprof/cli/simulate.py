@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nsprof.cli.common import output_options, write_csv, write_json, write_parts
+from nsprof.cli.common import output_options, tell, write_csv, write_json, write_parts
 from nsprof.errors import UsageError
 
 if TYPE_CHECKING:
@@ -184,11 +184,11 @@ def _save(profile: Profile, output: str) -> None:
     from nsprof import store
 
     store.save(profile, output, keep_old=True, measured=True)
-    click.echo(f"nsprof: wrote {output}", err=True)
+    tell(f"wrote {output}")
 
 
 def _progress(line: str) -> None:
-    click.echo(f"nsprof: {line}", err=True)
+    tell(line)
 
 
 def _options(given: dict[str, Any]) -> SimulateOptions:
