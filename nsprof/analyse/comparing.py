@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -233,13 +234,12 @@ def _effect(text: float | str, sides: Sides) -> float:
         return abs(float(text))
     word = text.strip()
     try:
-        if word.endswith("%"):
-            return abs(float(word[:-1]) / 100.0 * float(sides.views[0].totals().mean()))
-        return abs(float(word))
+        value = float(word.removesuffix("%"))
     except ValueError:
-        raise UsageError(
-            f"not an effect: {text!r}", "write 2% (of the base's total) or a number in the unit"
-        ) from None
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise UsageError(f"not an effect: {text!r}", "write 2% (of the base's total) or a number in the unit")
+    return value / 100.0 * float(sides.views[0].totals().mean()) if word.endswith("%") else value
 
 
 # --- deltas ---------------------------------------------------------------------------------------------------

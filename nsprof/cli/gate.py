@@ -1,4 +1,4 @@
-"""`nsprof gate`: pass (0), regression (1) or not enough evidence (3), for CI."""
+"""`nsprof gate`: pass (0), regression (1), could not be compared (2) or not enough evidence (3), for CI."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ def command(
     base: str, new: str, fail_above: str, functions: tuple[str, ...], form: str | None, **options: Any
 ) -> int:
     """Compare NEW against BASE and end with 0 (pass), 1 (regression) or 3 (not enough evidence).
+
+    Whatever keeps them from being compared (a file that cannot be read, say) ends with 2.
 
     Simulated profiles are exact, so they can gate to the instruction; recorded ones need 8 runs a side.
 

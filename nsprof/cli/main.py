@@ -317,6 +317,8 @@ def _failure(words: list[str]) -> int:
     """The status of a failure of our own: one that no command of the user's would give, where one is run."""
     verb = next((word for word in words if not word.startswith("-")), "")
     reads = verb == "bench" and "--show" in words  # no command is run
+    if verb == "gate":  # 1 is its word for a regression
+        return 2
     return 125 if verb in _RUNS_COMMANDS and not reads else 1
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from nsprof.cli.common import Seconds, write_json
+from nsprof.cli.common import Number, Seconds, write_json
 
 
 @click.command(
@@ -38,7 +38,7 @@ from nsprof.cli.common import Seconds, write_json
     "--probe-budget",
     default=2.0,
     show_default=True,
-    type=click.FloatRange(0, 100),
+    type=Number(0, 100),
     metavar="PERCENT",
     help="CPU that counting may cost before probes are shed; 0: any.",
 )

@@ -6,13 +6,14 @@ from typing import Any
 
 import click
 
+from nsprof.cli.common import Seconds
 from nsprof.errors import PreflightError, UsageError
 
 _SORTS = ("cpu", "softirq", "rate", "cost", "drops", "name")
 
 
 @click.command("top", short_help="Live: CPU by namespace and device, softirq included.")
-@click.option("-d", "--interval", "interval_s", default=1.0, show_default=True, type=click.FloatRange(0.2, 3600))
+@click.option("-d", "--interval", "interval_s", default=1.0, show_default=True, type=Seconds(0.2, 3600))
 @click.option("-b", "--batch", is_flag=True, help="Print intervals one after another; no screen, no keys.")
 @click.option("-n", "--count", default=0, type=click.IntRange(0), help="End after N intervals (0: never).")
 @click.option("--json", "as_json", is_flag=True, help="With -b: a JSON object a line.")

@@ -23,13 +23,15 @@ _RUNNING = (
 #: (verb, option, those that mean nothing beside it, why)
 _NOTHING_BESIDE: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("bench", "--show", _RUNNING, "runs nothing"),
+    ("explain", "--kernel-diff", ("--function", "--baseline"), "compares two kernels"),
     ("record", "--watch", ("--timeout",), "ends after --duration"),
     ("report", "--html", ("--limit", "--sort"), "has every function, and sorts in the browser"),
-    ("top", "--batch", ("--output",), "saves nothing"),
+    ("top", "--batch", ("--output", "--keep"), "saves nothing"),
 )
 #: (verb, option, those that mean nothing without it)
 _NOTHING_WITHOUT: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("bench", "--kernel", ("--boots", "--modules", "--memory")),
+    ("flamegraph", "--diff", ("--size-by",)),
 )
 
 
@@ -58,6 +60,9 @@ def _check(command: click.Command, ctx: click.Context, args: list[str]) -> None:
     """Raises UsageError. What click itself refuses it has refused by now."""
     values, _, order = command.make_parser(ctx).parse_args(args)
     for param in command.params:
+        words = values.get(param.name or "")
+        if param.type is click.UNPROCESSED and isinstance(words, (list, tuple)) and words[:1] in (("",), [""]):
+            raise UsageError("the command is an empty word", "write it after --, e.g. -- ping -c 3 10.0.0.7")
         if _is_empty(param, values.get(param.name or "")):
             name = max(param.opts, key=len) if isinstance(param, click.Option) else param.human_readable_name
             raise UsageError(f"{name}: an empty word", f"leave {name} out, or give it a value")

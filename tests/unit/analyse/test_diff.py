@@ -303,3 +303,10 @@ def test_notes_of_the_recording_and_of_idle_ticks_reach_the_diff() -> None:
     runs = tuple(replace(r, cpu_busy_s={c: s * 0.9 for c, s in r.cpu_busy_s.items()}) for r in profile.runs)
     off = diff(profile.with_(runs=runs), profile, base_scenario="host", new_scenario="host")
     assert [w for w in off.warnings if "add up to" in w]
+
+
+@pytest.mark.parametrize("word", ["nan", "-5", "inf%", "nan%", "much"])
+def test_what_is_no_effect_is_refused(word: str) -> None:
+    profile = bench_profile(runs=2, seed=None)
+    with pytest.raises(UsageError, match="not an effect"):
+        diff(profile, profile, base_scenario="host", new_scenario="veth-bridge", min_effect=word)

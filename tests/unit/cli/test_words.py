@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
+from nsprof.cli.common import tell
 from nsprof.cli.main import VERBS, main, run
 
 
@@ -102,6 +103,37 @@ def test_an_option_that_would_be_ignored_is_refused(
 ) -> None:
     assert status(*words) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [("bench", "--", ""), ("simulate", ""), ("record", "--", "")], ids=" ".join)
+def test_a_command_that_is_an_empty_word_is_refused(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status(*words) == 2
+    assert "the command is an empty word" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("top", "-b", "-n", "1", "-d", "nan"),
+        ("record", "--probe-budget", "nan", "--", "true"),
+        ("record", "--duration", "inf", "--watch", "1"),
+    ],
+    ids=" ".join,
+)
+def test_what_is_no_number_is_refused(words: tuple[str, ...]) -> None:
+    assert status(*words) == 2
+
+
+def test_a_gate_that_could_not_compare_is_no_regression(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status("gate", str(tmp_path / "a"), str(tmp_path / "b"), "--fail-above", "1%") == 2
+    assert "no such file" in capsys.readouterr().err
+
+
+def test_a_name_does_nothing_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    tell("wrote \x1b[31mred\n\u202eback")
+    assert capsys.readouterr().err == "nsprof: wrote \\x1b[31mred\\x0a\\u202eback\n"
 
 
 def test_every_option_of_the_tables_exists() -> None:
