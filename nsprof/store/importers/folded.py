@@ -7,6 +7,7 @@ Arrow; Python sees the distinct frames only.
 from __future__ import annotations
 
 import functools
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,12 +27,16 @@ __all__ = ["import_folded", "looks_like", "to_utf8"]
 
 _LINE = re.compile(rb"\S.*[; ]?.* [0-9]+(?:\.[0-9]*)?$")
 _NUMBER = re.compile(rb"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?$")
+_TWO = re.compile(rb"\S.* [0-9]+(?:\.[0-9]*)? [0-9]+(?:\.[0-9]*)?$")
+_HEAD = 1 << 16
+_MANY = 0.9  # of the lines with two counts, and it is a comparison of two files
 _WINDOW = 2 << 20
 _DENSE = 9  # a semicolon in so few bytes, and positions would take far more memory than text
 _LONG = 4 << 20
 _TAIL = 8  # bytes at the end of a line in which a count mostly stands, with the blank before it
 _LINES = 1 << 14
 _DIGITS = 15  # so many make a number that a double holds exactly
+_MOST = 2**53  # up to here a double holds every whole number
 _MAX_DEPTH = 100_000
 _STRETCHES = 1.5  # the larger a stretch, the more often stacks are met in it again, and the more memory it takes
 _ROOT = 48  # a root of fewer bytes is looked for
@@ -42,12 +47,28 @@ _LEFT_OUT = "lines that are no `frames count`, left out"
 
 def looks_like(head: bytes) -> bool:
     """Whether some line is `a;b;c 12` and most are."""
-    lines = [x for x in to_utf8(head).replace(b"\r\n", b"\n").split(b"\n") if x.strip()]
-    if len(head) >= 1 << 16 and len(lines) > 1:
-        lines = lines[:-1]
-    lines = [x for x in lines[:500] if not x.startswith((b"#", b"//"))]
+    lines = _first_lines(head)
     good = [x for x in lines if len(x) < 1 << 16 and _NUMBER.match(x.rpartition(b" ")[2]) and b" " in x.strip()]
     return bool(good) and len(good) * 2 >= len(lines) and any(b";" in x for x in good)
+
+
+def _first_lines(head: bytes) -> list[bytes]:
+    """Some hundred lines that are whole, no remarks and not empty."""
+    lines = [x for x in to_utf8(head).replace(b"\r\n", b"\n").split(b"\n") if x.strip()]
+    if len(head) >= _HEAD and len(lines) > 1:
+        lines = lines[:-1]
+    return [x for x in lines[:500] if not x.startswith((b"#", b"//"))]
+
+
+def _refuse_two_counts(head: bytes, name: str) -> None:
+    """Raises ProfileFormatError for what difffolded.pl and inferno-diff-folded write: `frames before after`."""
+    lines = _first_lines(head)
+    two = sum(len(x) < _HEAD and _TWO.match(x) is not None for x in lines)
+    if two and two >= _MANY * len(lines):
+        raise ProfileFormatError(
+            f"{name}: two counts a line, as difffolded writes them: a comparison, not a profile",
+            "give one side, or import the two files separately and compare them (nsprof diff)",
+        )
 
 
 def import_folded(buf: memoryview, name: str) -> tuple[Profile, bool]:
@@ -56,6 +77,7 @@ def import_folded(buf: memoryview, name: str) -> tuple[Profile, bool]:
     Equal stacks are added up; fractional counts keep their weight. Frames marked `_[k]` (stackcollapse --kernel), and
     those leafward of a known kernel entry function, are kernel frames.
     """
+    _refuse_two_counts(bytes(buf[:_HEAD]), name)
     table = _Table()
     for parts in ahead(_parts, stretches(buf, b"\n", _STRETCHES)):
         for part in parts:
@@ -196,7 +218,8 @@ def _odd_lines(lines: list[bytes], rows: NDArray[np.int64]) -> _Part:
         if not line.strip() or line.startswith((b"#", b"//")):
             continue
         stack, _, count = line.rpartition(b" ")
-        if not stack.strip() or len(count) > 40 or not _NUMBER.match(count):
+        fits = stack.strip() and len(count) <= 40 and _NUMBER.match(count)
+        if not fits or not math.isfinite(float(count)):  # 1e999
             bad.append(row + 1)
             continue
         frames = stack.rsplit(b";", _MAX_DEPTH)[-_MAX_DEPTH:]
@@ -257,11 +280,13 @@ class _Table:
             weight = np.bincount(rank[which], weights=weight).astype("f8")
             context = context[first[order]]
             offsets, flat = a.take_rows(flat, offsets, first[order])
+        if (weight > _MOST).any():
+            notes.append(f"counts above {_MOST:,}: weights are kept as they are, sample counts are held at that")
         made = a.Rows(
             event=np.zeros(len(weight), "u1"),
             stack=np.arange(len(weight)),
             weight=weight,
-            count=np.ceil(np.clip(weight, 0, 2**53)).astype("u8"),
+            count=np.ceil(np.clip(weight, 0, _MOST)).astype("u8"),
             context=context,
             events=[Event("samples", "count")],
         )

@@ -319,6 +319,43 @@ def test_folded_kernel_frames_by_mark_and_by_entry_function() -> None:
     assert contexts == {Context.TASK: 7, Context.UNKNOWN: 1}
 
 
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("number", [1, 3, 5000])
+def test_folded_lines_with_two_counts_are_refused(number: int, newline: str, tmp_path: Path) -> None:
+    file = tmp_path / "both.folded"
+    lines = [f"main;foo{n} {n} {n + 10}" for n in range(number)]
+    file.write_bytes(newline.join(["# before after", *lines, ""]).encode())
+    with pytest.raises(ProfileFormatError, match="two counts a line") as caught:
+        import_file(file)
+    assert "one side" in caught.value.hint
+    assert "\n" not in caught.value.message
+
+
+def test_a_frame_that_ends_in_a_number_is_no_second_count() -> None:
+    text = "main;foo 10 20\n" + "".join(f"main;bar{n} {n}\n" for n in range(1, 5))
+    assert stacks(import_folded(memoryview(text.encode()), "t")[0]) == {
+        "main;foo 10": 20,
+        **{f"main;bar{n}": n for n in range(1, 5)},
+    }
+
+
+@pytest.mark.parametrize("count", [2**53, 2**53 + 2, 10**30])
+def test_counts_that_samples_cannot_hold_are_told(count: int) -> None:
+    profile, damaged = import_folded(memoryview(f"a;b {count}\na;c 3\n".encode()), "t")
+    assert not damaged
+    assert stacks(profile) == {"a;b": float(count), "a;c": 3}
+    assert sorted(profile.samples.count.tolist()) == [3, 2**53]
+    told = ["counts above 9,007,199,254,740,992: weights are kept as they are, sample counts are held at that"]
+    assert profile.meta["notes"] == (told if count > 2**53 else [])
+
+
+def test_a_count_that_no_number_holds_is_left_out() -> None:
+    profile, damaged = import_folded(memoryview(b"a;b 1e999\na;c 3\n"), "t")
+    assert damaged
+    assert stacks(profile) == {"a;c": 3}
+    assert profile.meta["notes"] == ["1 lines that are no `frames count`, left out (the first is line 1)"]
+
+
 def test_folded_deep_stacks_do_not_recurse() -> None:
     deep = ";".join(f"f{n % 7}" for n in range(5000))
     profile = import_folded(memoryview(f"{deep} 2\n{deep};leaf 3\n".encode()), "t")[0]
