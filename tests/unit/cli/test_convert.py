@@ -229,6 +229,22 @@ def test_text_without_a_sample_is_an_error_and_the_earlier_file_stays(
         assert earlier is None or out.read_bytes() == earlier
 
 
+@pytest.mark.parametrize(("name", "frame"), [("a;b", "a:b"), ("a\nb", "a?b"), (";", ":"), ("a;b\n;c", "a:b?:c")])
+@pytest.mark.parametrize("form", ["folded", "speedscope"])
+def test_a_scenario_above_the_stacks_is_one_frame(form: str, name: str, frame: str, tmp_path: Path) -> None:
+    folded, out = tmp_path / "f", tmp_path / "o.nsprof"
+    folded.write_text("main;foo 3\nmain;bar 4\n")
+    assert nsprof("import", folded, "--scenario", name, "-o", out).returncode == 0
+    done = nsprof("export", out, "-f", form, "--root", "scenario", "-o", "-")
+    assert done.returncode == 0
+    if form == "folded":
+        assert sorted(done.stdout.decode().splitlines()) == [f"{frame};main;bar 4", f"{frame};main;foo 3"]
+    else:
+        made = [each["name"] for each in json.loads(done.stdout)["shared"]["frames"]]
+        assert len(made) == 4
+        assert {"main", "foo", "bar"} < set(made)
+
+
 def test_names_out_of_files_cannot_drive_the_terminal(tmp_path: Path) -> None:
     file, out = tmp_path / "a\x1b[31mb", tmp_path / "o.nsprof"
     file.write_bytes(b"a;b 3\nbroken line\n")
