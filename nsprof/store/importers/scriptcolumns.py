@@ -211,7 +211,7 @@ def _who(tables: Tables, text: bytes) -> tuple[int, int]:
     got = tables.who.get(text)
     if got is None:
         found = header_match(text + b" 1.000000: 1 x:")
-        fits = found is not None and found["time"] and found.start("time") == len(text) + 1
+        fits = found is not None and found["pid"] and found["time"] and found.start("time") == len(text) + 1
         got = tables.who_of(found) if found is not None and fits else (-1, 0)
         if len(tables.who) > MEMO_ROWS:
             tables.who.clear()

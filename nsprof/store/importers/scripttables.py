@@ -43,6 +43,11 @@ _NAMELESS = re.compile(  # without a comm (not asked for, or an empty one): only
     rb"(?P<time>\d{1,12}\.\d{3,9}):\s*"
     rb"(?P<rest>(?:\d{1,19}\s+)?(?=[^\s:]*[A-Za-z])[^\s:]+(?::[^\s:]+)*:(?:\s.*|))$"
 )
+_NO_PID = re.compile(
+    rb"[ ]*+(?P<comm>(?:\S(?:.{0,62}?\S)??(?=\s))?)(?P<pid>)(?P<tid>)\s*(?<!\S)(?:\[(?P<cpu>\d{1,5})\]\s+)?"
+    rb"(?P<time>\d{1,12}\.\d{3,9}):\s*(?P<rest>(?:\d{1,19}\s+)?(?=[^\s:]*[A-Za-z])[^\s:]+(?::[^\s:]+)*:\s*)$"
+)
+_STAMPED = re.compile(rb"(?:^|\s)\d{1,12}\.\d{3,9}:$")
 REST = re.compile(rb"(?:(?P<period>\d{1,19})\s+)?(?P<event>[^\s:]+(?::[^\s:]+)*):(?:\s+(?P<more>.*))?$", re.DOTALL)
 TRACE = re.compile(  # perf trace: milliseconds, comm/tid, event(payload)
     rb"\s*(?P<time>\d{1,12}\.\d{3}) (?:\([^)]*\): )?(?P<comm>.{1,64})/(?P<tid>-?\d{1,10}) "
@@ -77,7 +82,10 @@ KERNEL_HALF = 0xFFFF_8000_0000_0000
 
 
 def header_match(line: bytes) -> re.Match[bytes] | None:
-    found = _NAMELESS.match(line[:4096]) or _HEADER.match(line[:4096])
+    line = line[:4096]
+    found = _NAMELESS.match(line) or _HEADER.match(line)
+    if found is None or _STAMPED.search(found["comm"]):  # what seemed to be a pid is a period
+        found = _NO_PID.match(line)
     if found is None or b"PERF_RECORD_" in found["rest"]:
         return None
     return found
@@ -245,7 +253,7 @@ class Tables:
         return task, cpu, event, weight, _nanoseconds(found["time"]), leaf
 
     def who_of(self, found: re.Match[bytes]) -> tuple[int, int]:
-        pid = int(found["pid"])
+        pid = int(found["pid"] or -1)
         tid = int(found["tid"]) if found["tid"] else pid
         tgid = pid if found["tid"] else (0 if pid == 0 else -1)
         comm = found["comm"].decode("utf-8", "backslashreplace")

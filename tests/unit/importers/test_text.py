@@ -113,6 +113,29 @@ def test_tasks_with_and_without_a_comm_share_one_event() -> None:
     assert {(t.pid, t.comm) for t in profile.tasks} == {(14061, "sh"), (14062, "")}
 
 
+@pytest.mark.parametrize("lines", [1, 40])
+@pytest.mark.parametrize(
+    ("who", "comm"), [("sh ", "sh"), ("", ""), ("Web Content ", "Web Content"), ("a [003] ", "a")]
+)
+def test_a_header_without_pid_keeps_its_period(who: str, comm: str, lines: int) -> None:
+    head = f"{who}32111.{{:06d}}:    5025125 cpu-clock:pppH: "
+    text = "".join(SAMPLE.format(head=head.format(n)) + "\n" for n in range(23 * lines))
+    assert detect(text.encode()) == "perf-script"
+    profile = script(text)
+    assert [(e.name, e.unit) for e in profile.events] == [("cpu-clock:pppH", "ns")]
+    assert int(profile.samples.count.sum()) == 23 * lines
+    assert profile.samples.weight.sum() == 23 * lines * 5025125
+    assert [(t.pid, t.comm) for t in profile.tasks] == [(-1, comm)]
+    assert set(profile.samples.cpu.tolist()) == {3 if "[003]" in who else 0xFFFF}
+    assert profile.meta["notes"] == []
+
+
+def test_lines_of_ftrace_are_no_samples() -> None:
+    text = "<idle>-0 [001] d..1 123.456789: sched_switch: prev_comm=swapper\n" * 40
+    assert detect(text.encode()) == ""
+    assert len(script(text).samples) == 0
+
+
 @pytest.mark.parametrize("comm", ["sh ", ""])
 def test_stack_lines_without_dso_are_frames_however_short_their_address(comm: str) -> None:
     stack = (
