@@ -150,6 +150,7 @@ def _samples_a_line(
         heads = _meanings(tables, head_texts(buf, begin, end, flat=True))
         leaf = np.full(len(line), -1, "i8")
         framed = buf[end - 1] == 41
+        framed |= _bare_frames(buf, heads.end, end)
         leaf[heads.known & ~framed] = tables.unknown
         bare += int((heads.known & ~framed).sum())
         rows = np.flatnonzero(heads.known & framed)
@@ -169,6 +170,16 @@ def _samples_a_line(
     tables.columns.extend(made)
     tables.bare += bare
     return [line for part in others for line in part.tolist()]
+
+
+def _bare_frames(buf: NDArray[np.uint8], at: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether an address and a name without a DSO seem to stand behind the events."""
+    top = len(buf) - 1
+    for _ in range(_BLANKS):
+        at = at + (buf[np.minimum(at, top)] == 32)
+    stop = c.digits_after(buf, at, 16)
+    found: NDArray[np.bool_] = (stop - at >= 8) & (stop + 1 < end) & (buf[np.minimum(stop, top)] == 32)
+    return found
 
 
 def _starts(ends: NDArray[np.int64], line: NDArray[np.int64]) -> NDArray[np.int64]:

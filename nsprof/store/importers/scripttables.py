@@ -62,6 +62,7 @@ _FRAME_BARE = re.compile(  # an address of few digits is one in perf's column of
     rb"(?:\s+(?=[0-9a-f]{3})|\t(?=[ 0-9a-f]{16}(?:\s|$)) *)"
     rb"(?P<ip>[0-9a-f]{1,16})(?:\s+(?P<name>\S.*?)(?:\+0x[0-9a-f]+)?)?(?P<dso>)\s*$"
 )
+_FLAT_BARE = re.compile(rb"[0-9a-f]{8,16} \S")  # behind the event of a header, where a tracepoint's words may stand
 _FRAME_NO_IP = re.compile(rb"\s+(?P<ip>)(?P<name>\S.*?)(?:\+0x[0-9a-f]+)? \((?P<dso>[/\[].*)\)\s*$")
 _ADDRESS = re.compile(rb"\t *[0-9a-f]+ \S")
 NOWHERE = b"[unknown] ([unknown])"
@@ -266,7 +267,8 @@ class Tables:
         unit = event_unit(name) if rest["period"] else "count"
         event = self.events.setdefault(Event(name, unit), len(self.events))
         more = (rest["more"] or b"").rstrip()
-        leaf = self.line(b"\t" + more.lstrip()) if more and _FRAME.match(b"\t" + more.lstrip()) else -1
+        framed = more and (_FRAME.match(b"\t" + more.lstrip()) or _FLAT_BARE.match(more.lstrip()))
+        leaf = self.line(b"\t" + more.lstrip()) if framed else -1
         return event, weight, leaf
 
     def _trace_header(self, line: bytes) -> tuple[int, int, int, float, int, int] | None:

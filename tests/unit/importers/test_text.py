@@ -181,6 +181,22 @@ def test_samples_without_callchain_take_the_frame_of_their_line() -> None:
     assert profile.samples.slice.max() == 22
 
 
+@pytest.mark.parametrize("lines", [1, 23, 500])
+@pytest.mark.parametrize("who", ["app 1", "1", "                 1"])
+def test_samples_without_callchain_and_dso_take_the_frame_of_their_line(who: str, lines: int) -> None:
+    line = "{} {}.000000: 10 cycles: {:>17} {}\n"
+    text = "".join(
+        line.format(who, n, "ffffffff81000010", "tcp_ack") + line.format(who, n, "55de8c43a17c", "op(int)")
+        for n in range(lines)
+    )
+    profile = script(text)
+    assert stacks(profile) == {"tcp_ack": 10 * lines, "op(int)": 10 * lines}
+    assert int(profile.samples.count.sum()) == 2 * lines
+    kinds = {profile.frames.name[i]: FrameKind(int(profile.frames.kind[i])) for i in range(len(profile.frames))}
+    assert (kinds["tcp_ack"], kinds["op(int)"]) == (FrameKind.KERNEL, FrameKind.USER)
+    assert profile.meta["notes"] == []
+
+
 def test_interleaved_words_of_perf_are_counted_not_fatal() -> None:
     text = (
         SAMPLE.format(head="a 1 [000] 1.000000: 5 cycles:")
