@@ -8,10 +8,12 @@ import platform
 import socket
 import struct
 import subprocess
+import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from nsprof.model.scenario import TopologySpec
+from nsprof.model.scenario import Place, TopologySpec
 from nsprof.netns import entered, spawn
 from nsprof.topology.construction import Topology
 from nsprof.topology.namespaces import set_receive_cpus
@@ -42,6 +44,39 @@ def run_in(path: str, argv: tuple[str, ...] | list[str], text: str = "") -> None
 
 def _path(topo: Topology, where: str) -> str:
     return {"client": topo.client, "host": topo.host, "server": topo.server}[where].netns_path
+
+
+#: Stops the servers of its namespace for 3 ms again and again: a reader that comes when its CPU lets it.
+_PAUSER = """
+import os, signal, sys, time
+own = os.stat('/proc/self/ns/net').st_ino
+def servers():
+    for p in filter(str.isdecimal, os.listdir('/proc')):
+        try:
+            if open(f'/proc/{p}/comm').read().strip() == 'netserver' and os.stat(f'/proc/{p}/ns/net').st_ino == own:
+                yield int(p)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+def each(pids, sign):
+    for pid in pids:
+        try: os.kill(pid, sign)
+        except ProcessLookupError: continue
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+pids = []
+try:
+    while True:
+        pids = list(servers())
+        for _ in range(40):
+            each(pids, signal.SIGSTOP); time.sleep(.003); each(pids, signal.SIGCONT); time.sleep(.007)
+finally:
+    each(pids, signal.SIGCONT)
+"""
+
+
+def pausing_server(topo: Topology) -> Sequence[tuple[Place, tuple[str, ...]]]:
+    """Beside the traffic, on the server's CPU: a buffer of 90 datagrams bridges a pause, one of two does not."""
+    place = topo.server
+    return ((Place(place.netns_path, place.name, place.address, (1,)), (sys.executable, "-c", _PAUSER)),)
 
 
 def nft(where: str, chain: str, lines: list[str], family: str = "inet") -> Apply:
@@ -269,7 +304,8 @@ FAULTS: tuple[Fault, ...] = (
         _V4,
         udp_stream(1400, "-S", "2048"),  # the receiver's only: a sender with as small a buffer would overrun nobody
         clean_command=udp_stream(1400),
-        prepare=argvs("client", "tc qdisc add dev {dev} root tbf rate 200mbit burst 64k limit 4m"),
+        prepare=argvs("client", "tc qdisc add dev {dev} root tbf rate 50mbit burst 16k limit 1m"),
+        always=pausing_server,
         side="all",
     ),
     Fault(

@@ -228,6 +228,7 @@ class _Engine:
                 j
                 for j in accepted
                 if not j.rule.not_cpu
+                and not _repeats(j)
                 and self._delta(shares.get(j.number)) < least
                 and not (len(j.kinds) > 1 and j.shown and self._delta(shares.get(j.number)) > 0)
             ]
@@ -461,6 +462,11 @@ def _established(rule: Rule, own: Sequence[Seen]) -> bool:
     hide what it costs."""
     kinds = {s.kind for s in own}
     return bool(rule.owns) and bool(kinds & {"counters", "ledger"}) and len(kinds) > 1
+
+
+def _repeats(j: _Judged) -> bool:
+    """Whether it is shown that the path runs more often, and why: so it does, though noise may hide the cost."""
+    return j.rule.spread is not None and not j.rule.owns and len({s.kind for s in j.seen}) > 1 and not j.against
 
 
 def _amount(value: float, measure: Measure, sign: str = "") -> str:
