@@ -58,6 +58,8 @@ def title_of(finding: Finding) -> str:
 def _size(finding: Finding, explanation: Explanation) -> str:
     if finding.not_cpu and finding.delta <= 0:
         return "costs no CPU time"
+    if finding.delta == 0 and finding.interval is None:
+        return "that it happens is shown, what it costs is not"
     measure = explanation.measure
     text = amount(finding.delta, measure) + _bounds(finding.interval, measure, finding.delta)
     if finding.interval is not None and finding.interval.low <= 0:

@@ -19,6 +19,8 @@ def _weight(finding: Finding, unit: str, per: str) -> str:
     if finding.not_cpu:
         size = "" if math.isnan(finding.strength) else f", concerns {percent(finding.strength, 0)}"
         return f"not a CPU cost{size}"
+    if finding.delta == 0 and finding.interval is None:
+        return "that it happens is shown, what it costs is not"
     parts = [delta_text(finding.delta, unit, per)]
     if finding.interval is not None:
         parts.append(f"[{delta_text(finding.interval.low, unit)}, {delta_text(finding.interval.high, unit)}]")

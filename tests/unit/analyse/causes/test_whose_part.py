@@ -6,11 +6,13 @@ import re
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from nsprof.analyse.causes import explain
 from nsprof.model.profile import Value
 from nsprof.model.results import Explanation, Finding
+from nsprof.render.explain import explain_parts
 from tests.profiles import HOST_COSTS
 from tests.unit.analyse.causes.pairs import RX, TX, pair
 
@@ -261,3 +263,35 @@ def test_a_cpu_that_others_fill_could_still_receive(under_test: tuple[int, ...],
 def test_a_setting_that_is_no_number_is_no_evidence() -> None:
     profile = replace(pair({}), meta={"host": {"sysctl": {"net.core.netdev_budget": "many"}}})
     assert explain(profile, profile, base_scenario="clean", new_scenario="fault").findings == ()
+
+
+def test_a_path_repeated_for_a_known_reason_is_named_where_noise_hides_its_cost() -> None:
+    """GRO off, and three packets for one: what that costs drowns in runs that differ by a third."""
+    devices = [{"devices": {"w0": {"kind": "veth", "mtu": 1500, "offloads": {"rx-gro": on}}}} for on in (True, False)]
+    counters = {("netns", "Ip.InReceives"): (1.0, 3.0), ("device", "rx_packets"): (3.0, 3.0)}
+    fields = ({"denominators": {"kb": 200_000.0}},) * 2
+    profile = pair(
+        {path: 0.9 * cost for path, cost in HOST_COSTS.items()},
+        counters=counters, facts=(devices[0], devices[1]), spread=0.3, fields=fields,
+    )  # fmt: skip
+    e = explain(profile, profile, base_scenario="clean", new_scenario="fault", per="kb")
+    (found,) = [f for f in e.findings if f.cause == "gro-lost"]
+    assert (found.certainty, found.delta, found.interval) == ("found", 0.0, None)
+    text = "\n".join(line for part in explain_parts(e) for line in getattr(part, "lines", ()))
+    assert "that it happens is shown, what it costs is not" in text
+    assert "0.00" not in text.partition("receive offload")[2].partition("try:")[0]
+
+
+@pytest.mark.parametrize(("next_at_base", "wanted"), [(30_000.0, True), (2_000.0, False)])
+def test_a_base_whose_cpus_share_the_work_is_no_bottleneck(next_at_base: float, wanted: bool) -> None:
+    """CPU 0 is full of softirqs at base as well: a bottleneck now if another CPU had half as much then."""
+    first, second = f"udp_queue_rcv_skb < {RX}", f"udp_rcv < {RX}"
+    busy = ({"cpu_busy_s": {0: 9.0, 1: 6.0}}, {"cpu_busy_s": {0: 9.0, 1: 1.0}})
+    fields = tuple({**a, **b, "dut_cpus": (0, 1)} for a, b in zip(_throughput(900.0, 300.0), busy, strict=True))
+    made = pair({first: 44_000.0, second: 500.0}, base={first: 42_000.0, second: next_at_base}, fields=fields)
+    leaves = [made.frames.name[made.stacks[n][0]] for n in range(len(made.stacks))]
+    moved = np.array([leaf == "udp_rcv" for leaf in leaves])[made.samples.stack]
+    cpus = np.where(moved, 1, made.samples.cpu).astype(made.samples.cpu.dtype)
+    profile = made.with_(samples=replace(made.samples, cpu=cpus))
+    e = explain(profile, profile, base_scenario="clean", new_scenario="fault")
+    assert ("softirq-bottleneck" in {f.cause for f in e.findings}) is wanted
