@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from nsprof.cli.common import tell
 
 if TYPE_CHECKING:
     from nsprof.model.profile import Profile
@@ -76,14 +79,12 @@ def _sources(profile: Profile) -> list[dict[str, Any]]:
 
 
 def _tell(profile: Profile, target: str) -> None:
-    from nsprof.render.escape import safe
-
     for note in profile.meta.get("notes", []):
-        click.echo(safe(str(note)), err=True)
+        tell(str(note), who="")
     if target != "-":
         total = int(profile.samples.count.sum())
-        click.echo(f"{total:,} samples, {len(profile.stacks):,} stacks: {target}", err=True)
-        click.echo(f"next: nsprof report {target}", err=True)
+        tell(f"{total:,} samples, {len(profile.stacks):,} stacks: {target}", who="")
+        tell(f"next: nsprof report {shlex.quote(target)}", who="")
 
 
 def _tell_json(profile: Profile, target: str) -> None:

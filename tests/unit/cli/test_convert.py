@@ -253,6 +253,14 @@ def test_names_out_of_files_cannot_drive_the_terminal(tmp_path: Path) -> None:
     assert b"\x1b" not in done.stderr
 
 
+def test_what_import_says_next_can_be_pasted_and_drives_no_terminal(tmp_path: Path) -> None:
+    file, out = tmp_path / "a.folded", tmp_path / "$(id) \x1b[31m.nsprof"
+    file.write_bytes(b"a;b 3\n")
+    done = nsprof("import", file, "-o", out)
+    assert done.returncode == 0
+    assert f"next: nsprof report '{tmp_path}/$(id) \\x1b[31m.nsprof'" in done.stderr.decode()
+
+
 def test_flamegraph_is_drawn_as_the_flamegraph_command_draws_it(tmp_path: Path) -> None:
     out = tmp_path / "f.svg"
     done = nsprof("export", DATA / "udp_rr.data", "--format", "flamegraph", "-o", out)
