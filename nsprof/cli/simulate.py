@@ -89,7 +89,7 @@ def command(*, form: str | None, output: str | None, limit: int, **given: Any) -
         if given["debug_info"]:
             options = dataclasses.replace(options, snapshot_dir=Path(place))
         prints = _Footprints(options, given)
-        measured = simulate.measure_all(options, _progress, prints.take)
+        measured = simulate.measure_all(options, tell, prints.take)
     if output:
         profile = simulate.profile_of(options, measured)
         _save(_with_lines(profile, measured, prints.found), output)
@@ -164,7 +164,7 @@ def _sweep(options: SimulateOptions, text: str, output: str | None, limit: int, 
     from nsprof.simulate import sweep as simulate_sweep
 
     name, values = simulate_sweep.parse_sweep(text)
-    points, measured = simulate_sweep.sweep(options, name, values, _progress)
+    points, measured = simulate_sweep.sweep(options, name, values, tell)
     if output:
         _save(simulate.profile_of(options, measured), output)
     rows = [
@@ -185,10 +185,6 @@ def _save(profile: Profile, output: str) -> None:
 
     store.save(profile, output, keep_old=True, measured=True)
     tell(f"wrote {output}")
-
-
-def _progress(line: str) -> None:
-    tell(line)
 
 
 def _options(given: dict[str, Any]) -> SimulateOptions:

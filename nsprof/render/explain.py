@@ -55,15 +55,24 @@ def title_of(finding: Finding) -> str:
     return finding.title + (f" at {finding.place}" if finding.place else "")
 
 
+#: Of a cause of which counters and settings are sure, and whose cost noise hides.
+COST_NOT_SHOWN = "that it happens is shown, what it costs is not"
+
+
+def cost_is_hidden(finding: Finding) -> bool:
+    """Whether nothing was measured of what the cause costs: then there is no number to show."""
+    return finding.delta == 0 and finding.interval is None
+
+
 def _size(finding: Finding, explanation: Explanation) -> str:
     if finding.not_cpu and finding.delta <= 0:
         return "costs no CPU time"
-    if finding.delta == 0 and finding.interval is None:
-        return "that it happens is shown, what it costs is not"
+    if cost_is_hidden(finding):
+        return COST_NOT_SHOWN
     measure = explanation.measure
     text = amount(finding.delta, measure) + _bounds(finding.interval, measure, finding.delta)
     if finding.interval is not None and finding.interval.low <= 0:
-        text += " (that it happens is shown, what it costs is not)"
+        text += f" ({COST_NOT_SHOWN})"
     if math.isnan(finding.share):
         return text
     around = finding.share_interval

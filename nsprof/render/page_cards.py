@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from nsprof.render.explain import told
+from nsprof.render.explain import COST_NOT_SHOWN, cost_is_hidden, told
 from nsprof.render.flamegraph_text import cost_text, delta_text, per_noun, percent
 from nsprof.render.page_model import Card
 
@@ -19,8 +19,8 @@ def _weight(finding: Finding, unit: str, per: str) -> str:
     if finding.not_cpu:
         size = "" if math.isnan(finding.strength) else f", concerns {percent(finding.strength, 0)}"
         return f"not a CPU cost{size}"
-    if finding.delta == 0 and finding.interval is None:
-        return "that it happens is shown, what it costs is not"
+    if cost_is_hidden(finding):
+        return COST_NOT_SHOWN
     parts = [delta_text(finding.delta, unit, per)]
     if finding.interval is not None:
         parts.append(f"[{delta_text(finding.interval.low, unit)}, {delta_text(finding.interval.high, unit)}]")
