@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from nsprof.collect.sampling.sampler import Sampler, SamplerConfig
-from tests.root.hop_bed import Bed, Flow, Seen, bed, judge, rows, run_flows, segment
-from tests.vm.guest.hopping import NEIGHBOURS
-
-Truth = Callable[[str, Seen], set[str] | None]
-#: As in hopping.py: enough to tell, and how long a slow guest may take.
-WANTED, ROUNDS, SECONDS = 300, 4, 6.0
+from tests.root.hop_bed import Bed, Flow, Seen, bed, segment
+from tests.vm.guest.hopping import NEIGHBOURS, Truth, judged
 
 
 @pytest.fixture
@@ -25,25 +20,9 @@ def made() -> Iterator[Bed]:
 
 
 def _check(made: Bed, truth: Truth) -> list[Seen]:
-    seen: list[Seen] = []
     with Sampler(SamplerConfig(frequency_hz=499, hop=True)) as sampler:
-
-        def body() -> None:
-            sampler.start()
-            time.sleep(SECONDS)
-            sampler.stop()
-
-        for _ in range(ROUNDS):
-            run_flows(made, [Flow("r", "198.18.22.1"), Flow("r", "fd03::1")], ["c1", "c2"], SECONDS, body)
-            seen += [r for r in rows(made, sampler) if not any(f.startswith(NEIGHBOURS) for f in r.frames)]
-            verdict = judge(seen, truth)
-            if verdict.decidable >= WANTED:
-                break
-    print(verdict)
-    assert verdict.decidable >= WANTED / 3
-    assert verdict.right >= 0.95 * verdict.decidable, str(verdict)
-    assert verdict.wrong < 0.01 * verdict.decidable, str(verdict)
-    return seen
+        flows = [Flow("r", "198.18.22.1"), Flow("r", "fd03::1")]
+        return judged(sampler, made, flows, truth, lambda row: not any(f.startswith(NEIGHBOURS) for f in row.frames))
 
 
 def _forwarding(made: Bed) -> None:
