@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -196,8 +196,12 @@ def test_two_events_are_never_mixed(two_events: Sampler) -> None:
 
 
 def test_full_tables_lose_samples_and_every_lost_one_is_counted() -> None:
-    config = SamplerConfig(frequency_hz=1999, samples_max=32, stacks_max=16)
-    with Sampler(config) as sampler, child(SPIN), child("import os\nwhile True: os.stat('/')", cpu=1):
+    # Room for four samples where six tasks run in two slices (twelve at the least), for two kernel stacks where one
+    # system call after another makes dozens: both are too small however few of them a quiet machine happens to show.
+    config = SamplerConfig(frequency_hz=1999, samples_max=4, stacks_max=2)
+    with Sampler(config) as sampler, ExitStack() as tasks:
+        for cpu in (0, 0, 0, 1, 1, 1):
+            tasks.enter_context(child("import os\nwhile True: os.stat('/'), os.listdir('/proc/self')", cpu=cpu))
         batch = sample(sampler, 1.5)
     found = losses(batch)
     stored = int(batch.values["count"].sum())
