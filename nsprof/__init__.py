@@ -5,9 +5,10 @@ From Python: `nsprof.open(path)` gives a handle with `.report()`, `.diff()`, `.f
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # typing's own costs 10 ms, in which nothing could answer a Ctrl-C yet (see __main__)
 if TYPE_CHECKING:
+    from typing import Any
+
     from nsprof.api import open_profile
 
     open = open_profile

@@ -189,9 +189,16 @@ def main(ctx: click.Context, debug: bool) -> None:
 def run(argv: list[str] | None = None) -> None:
     """Entry point of the `nsprof` program; ends the process with the right status."""
     try:
-        _run(argv)
+        try:
+            _run(argv)
+        finally:
+            for number in _ENDING:  # raised while the interpreter is taken down, it would only be a traceback
+                if signal.getsignal(number) is _terminate:
+                    signal.signal(number, signal.SIG_DFL)
     except KeyboardInterrupt:  # once more while the first one is being answered: all blocks have been left by now
         os._exit(128 + signal.SIGINT)
+    except _Terminated as error:
+        os._exit(128 + error.args[0])
 
 
 def _run(argv: list[str] | None) -> None:
@@ -206,10 +213,10 @@ def _run(argv: list[str] | None) -> None:
     _notes_never_fail()
     _never_fail_on_a_character()
     _warn_of_little_memory()
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        if signal.getsignal(number) is signal.SIG_DFL:  # nohup's ignored SIGHUP stays ignored
-            signal.signal(number, _terminate)
     try:
+        for number in _ENDING:
+            if signal.getsignal(number) is signal.SIG_DFL:  # nohup's ignored SIGHUP stays ignored
+                signal.signal(number, _terminate)
         status: Any = main.main(words, prog_name="nsprof", standalone_mode=False)
         _flush()
     except click.ClickException as error:
@@ -302,6 +309,9 @@ def _warn_of_little_memory() -> None:
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit != resource.RLIM_INFINITY and limit < _ADDRESSES:
         click.echo(f"nsprof: little memory: {limit / 1e6:,.0f} MB of addresses (ulimit -v)", err=True)
+
+
+_ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class _Terminated(BaseException):
