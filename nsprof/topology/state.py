@@ -100,12 +100,16 @@ class State:
         try:
             RUN.mkdir(mode=0o755, parents=True, exist_ok=True)
             fd, name = tempfile.mkstemp(dir=RUN, prefix=".state-")
-            with os.fdopen(fd, "w") as file:
-                json.dump(fields, file)
-            if new:
-                self._claim(Path(name))
-            else:
-                Path(name).replace(self.path)
+            try:
+                with os.fdopen(fd, "w") as file:
+                    json.dump(fields, file)
+                if new:
+                    self._claim(Path(name))
+                else:
+                    Path(name).replace(self.path)
+            except BaseException:  # a full disk, Ctrl-C
+                Path(name).unlink(missing_ok=True)
+                raise
         except OSError as error:
             raise TopologyError(
                 f"{RUN} cannot be written: {error.strerror}", "topologies need root: run it with sudo"
@@ -116,8 +120,7 @@ class State:
             os.link(written, self.path)
         except FileExistsError:
             raise TopologyError(f"run id {self.run_id} is taken", "'nsprof topo list' shows the runs") from None
-        finally:
-            written.unlink()
+        written.unlink()
 
     def forget(self) -> None:
         """Remove the file."""

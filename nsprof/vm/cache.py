@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from nsprof.files import private_cache
 
-__all__ = ["cache_dir", "locked", "new_directory"]
+__all__ = ["cache_dir", "locked", "new_directory", "put"]
 
 
 def cache_dir() -> Path:
@@ -26,6 +27,21 @@ def locked(name: str) -> Iterator[Path]:
     with (base / f".{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield base
+
+
+def put(target: Path, content: bytes) -> None:
+    """Write a file of the cache: whole or not at all, and nothing is left beside it. It stays this user's (who
+    called sudo could change what root boots). Raises OSError.
+    """
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fd, part = tempfile.mkstemp(prefix=".part-", dir=target.parent)
+    try:
+        with os.fdopen(fd, "wb") as stream:
+            stream.write(content)
+        Path(part).replace(target)
+    except BaseException:
+        Path(part).unlink(missing_ok=True)
+        raise
 
 
 @contextmanager

@@ -14,13 +14,12 @@ import re
 import shutil
 import stat
 import subprocess
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from nsprof.errors import VmError
-from nsprof.vm.cache import locked
+from nsprof.vm.cache import locked, put
 from nsprof.vm.kernels import Kernel, module_index
 
 __all__ = ["Entry", "build", "builtin_modules", "busybox", "cpio", "module_chain"]
@@ -127,10 +126,7 @@ def build(
     with locked("initramfs") as base:
         target = base / "initramfs" / f"{kernel.release}-{digest}.cpio"
         if not target.exists():
-            target.parent.mkdir(mode=0o700, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as part:
-                part.write(archive)
-            Path(part.name).rename(target)
+            put(target, archive)
     return target
 
 

@@ -282,11 +282,15 @@ def _collect(source: Path, out_dir: Path | None) -> tuple[tuple[Path, ...], tupl
             target.parent.mkdir(parents=True, exist_ok=True)
             _hand_over(target.parent)
             part = target.with_name(f".{target.name}.part")
-            with (source / each).open("rb") as data, part.open("wb") as copy:
-                part.chmod(0o600)
-                shutil.copyfileobj(data, copy)
-            _hand_over(part)
-            part.replace(target)
+            try:
+                with (source / each).open("rb") as data, part.open("wb") as copy:
+                    part.chmod(0o600)
+                    shutil.copyfileobj(data, copy)
+                _hand_over(part)
+                part.replace(target)
+            except BaseException:
+                part.unlink(missing_ok=True)
+                raise
     except OSError as error:
         raise VmError(f"output directory {out_dir}: {error.strerror}") from error
     return tuple(sorted(files)), tuple(sorted(skipped))

@@ -78,7 +78,10 @@ class Machine:
                 argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, cwd="/"
             )
         except BaseException:
-            shutil.rmtree(self.directory, ignore_errors=True)
+            try:
+                self.directory.rmdir()  # rmtree would open it: where no more files may be open, it would be left
+            except OSError:  # not empty: it did start
+                shutil.rmtree(self.directory, ignore_errors=True)
             raise
         return self
 

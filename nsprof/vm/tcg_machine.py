@@ -14,7 +14,7 @@ from pathlib import Path
 from nsprof.errors import VmError
 from nsprof.files import private_cache
 from nsprof.vm import guest_minimal, tcg_build
-from nsprof.vm.cache import locked
+from nsprof.vm.cache import locked, put
 from nsprof.vm.guest_minimal import GuestJob, Plan
 from nsprof.vm.kernels import Kernel
 from nsprof.vm.machine import Machine, qemu_program
@@ -264,10 +264,8 @@ def symbols(kernel: Kernel, plan: Plan | None, options: BootOptions) -> Path:
             raise VmError(
                 f"kernel {kernel.spec}: shows no addresses in /proc/kallsyms", "it wants CONFIG_KALLSYMS and _ALL"
             )
-        target.with_suffix(target.suffix + ".modules").write_text(_module_addresses(got.words))
-        part = target.with_name(f".{target.name}.part")
-        part.write_bytes(b"\n".join(lines) + b"\n")
-        part.replace(target)
+        put(target.with_suffix(target.suffix + ".modules"), _module_addresses(got.words).encode())
+        put(target, b"\n".join(lines) + b"\n")
     return target
 
 

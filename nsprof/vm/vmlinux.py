@@ -10,11 +10,10 @@ import hashlib
 import lzma
 import struct
 import subprocess
-import tempfile
 import zlib
 from pathlib import Path
 
-from nsprof.vm.cache import locked
+from nsprof.vm.cache import locked, put
 
 __all__ = ["direct_image", "has_pvh_entry", "payload"]
 
@@ -33,12 +32,9 @@ def direct_image(image: Path) -> Path:
         target = base / "vmlinux" / f"{digest}.elf"
         if target.exists():
             return target if target.stat().st_size else image  # empty: found once not to work
-        target.parent.mkdir(mode=0o700, exist_ok=True)
         kernel = payload(data)
         usable = kernel is not None and has_pvh_entry(kernel)
-        with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as part:
-            part.write(kernel if usable and kernel is not None else b"")
-        Path(part.name).rename(target)
+        put(target, kernel if usable and kernel is not None else b"")
     return target if usable else image
 
 

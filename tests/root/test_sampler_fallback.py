@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -44,3 +47,44 @@ def test_a_perf_that_cannot_start_is_told_in_its_words() -> None:
             recorder.start()
         with pytest.raises(NsprofError, match="not started"):
             recorder.stop()
+
+
+#: Starts a recording with ever more descriptors that it may have, and prints what each try left in its directory.
+_WITH_FEW_FILES = """
+import json, os, resource, sys, tempfile
+from nsprof.collect.sampling.perf_fallback import PerfRecorder
+from nsprof.errors import NsprofError
+
+tempfile.gettempdir()  # found by making a file, once
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+lowest = os.open(os.devnull, os.O_RDONLY)
+os.close(lowest)
+found = []
+for spare in range(12):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + spare, most))
+    try:
+        with PerfRecorder() as recorder:
+            recorder.start()
+        end = "started"
+    except (NsprofError, OSError) as error:
+        end = str(error)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    found.append((end, os.listdir(tempfile.gettempdir())))
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.root
+def test_too_few_files_leave_nothing_behind(tmp_path: Path) -> None:
+    need("perf")
+    done = subprocess.run(
+        [sys.executable, "-c", _WITH_FEW_FILES],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert not [left for _, left in found if left]
+    assert "Too many open files" in found[0][0]

@@ -48,8 +48,7 @@ class PerfRecorder:
         self.perf = perf_path(reason)
         self.events = events
         self.frequency_hz = frequency_hz
-        self._directory = tempfile.TemporaryDirectory(prefix="nsprof-perf-")  # 0700
-        self.path = Path(self._directory.name) / "perf.data"
+        self.path = Path()
         self._process: subprocess.Popen[bytes] | None = None
         self._control = -1
 
@@ -63,9 +62,20 @@ class PerfRecorder:
 
     def start(self) -> None:
         """Begin to record; returns once perf records. Raises PreflightError with perf's own words."""
-        control_read, control_write = os.pipe()
-        ack_read, ack_write = os.pipe()
+        if self._process is not None or self.path.name:
+            raise NsprofError("perf record was started already", exit_code=125)
+        self.path = Path(tempfile.mkdtemp(prefix="nsprof-perf-")) / "perf.data"  # 0700
         try:
+            self._launch()
+        except BaseException:
+            self.close()
+            raise
+
+    def _launch(self) -> None:
+        control_read = control_write = ack_read = ack_write = -1
+        try:
+            control_read, control_write = os.pipe()
+            ack_read, ack_write = os.pipe()
             self._process = subprocess.Popen(
                 [
                     self.perf,
@@ -133,7 +143,11 @@ class PerfRecorder:
             if process.stderr is not None:
                 process.stderr.close()
         self._close_control()
-        self._directory.cleanup()
+        path, self.path = self.path, Path()
+        if path.name:
+            # Not rmtree: it opens the directory, and where no more files may be open it would leave everything.
+            path.unlink(missing_ok=True)
+            path.parent.rmdir()
 
     def _close_control(self) -> None:
         fd, self._control = self._control, -1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import signal
 import subprocess
@@ -92,6 +94,17 @@ def test_an_unwritable_run_directory_is_told_in_words(tmp_path: Path, monkeypatc
     monkeypatch.setattr(state, "RUN", tmp_path / "file" / "run")
     with pytest.raises(TopologyError, match="cannot be written"):
         state.State("abc").save(new=True)
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_a_full_disk_leaves_no_half_written_state(run: Path, monkeypatch: pytest.MonkeyPatch, new: bool) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(json, "dump", full)
+    with pytest.raises(TopologyError, match="No space left"):
+        state.State("abc").save(new=new)
+    assert not list(run.iterdir())
 
 
 def test_an_interrupt_waits_for_the_step_and_is_raised_after() -> None:

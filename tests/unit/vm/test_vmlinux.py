@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from nsprof.vm.cache import put
 from nsprof.vm.vmlinux import direct_image, has_pvh_entry, payload
 from tests.unit.vm.trees import bzimage
 
@@ -57,3 +58,14 @@ def test_the_image_itself_is_used_where_the_kernel_has_no_pvh_entry(tmp_path: Pa
     image.write_bytes(bzimage("6.1.0", gzip.compress(elf(17))))
     assert direct_image(image) == image
     assert direct_image(image) == image  # also from the cache
+
+
+def test_a_file_of_the_cache_is_whole_or_nothing_is_left(tmp_path: Path) -> None:
+    target = tmp_path / "new" / "image"
+    put(target, b"first")
+    put(target, b"second")
+    assert target.read_bytes() == b"second" and target.stat().st_mode & 0o777 == 0o600
+    (tmp_path / "new" / "taken").mkdir()
+    with pytest.raises(IsADirectoryError):
+        put(tmp_path / "new" / "taken", b"third")
+    assert sorted(path.name for path in target.parent.iterdir()) == ["image", "taken"]
