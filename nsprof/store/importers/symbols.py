@@ -69,7 +69,7 @@ class Kallsyms(SymbolTable):
         last = np.searchsorted(start, start, side="right") - 1
         size = np.minimum(following[last] - start, np.uint64(_GAP))
         super().__init__(start, size)
-        self._all = (address, name_at, name_end)
+        self._data = (address, kind, name_at, name_end)
 
     @classmethod
     def read(cls, path: Path) -> Kallsyms:
@@ -88,6 +88,21 @@ class Kallsyms(SymbolTable):
 
     def module(self, index: int) -> str:
         return self._line(index)[1]
+
+    def data(self, address: int) -> str:
+        """`name+0x10` of the variable at an address, as far as a symbol of data stands before it and none of another
+        kind between them; else "". A variable's size is not in kallsyms, so what lies behind the last one is not
+        told from it: farther than a page off no name is given."""
+        start, kind, name_at, name_end = self._data
+        before = np.flatnonzero(start <= np.uint64(address))
+        if not len(before):
+            return ""
+        at = int(before[np.argmax(start[before])])
+        distance = address - int(start[at])
+        if distance >= 4096 or chr(int(kind[at])) not in "bBdDrR":
+            return ""
+        name = self._raw[name_at[at] : name_end[at]].split()[0].decode("utf-8", "backslashreplace")
+        return f"{name}+{distance:#x}" if distance else name
 
     def _line(self, index: int) -> tuple[str, str]:
         words = self._raw[self._at[index] : self._end[index]].split()

@@ -118,7 +118,7 @@ class PerfData:
         if kind & h.BRANCH_STACK:
             count = len(s.entries) or s.branches
             out += q(count) + (q(0) if e.branch_sample_type & 1 << 17 else b"")
-            out += b"".join(q(*entry) for entry in s.entries) or b"b" * (24 * s.branches)
+            out += b"".join(q(*e[:2], self.flags(e[2])) for e in s.entries) or b"b" * (24 * s.branches)
             out += b"c" * 8 * count if e.branch_sample_type & 1 << 19 else b""  # counters of the branches
         out += (q(2) + b"r" * 8 * e.regs.bit_count()) if kind & h.REGS_USER else b""
         if kind & h.STACK_USER:
@@ -131,6 +131,14 @@ class PerfData:
             out += q(4096) if kind & bit else b""
         out += (q(16) + b"a" * 16) if kind & h.AUX else b""
         self.record(9, out, s.mode)
+
+    def flags(self, value: int) -> int:
+        """Flags of a branch entry (four bits, 16 bits of cycles): compilers of big-endian machines lay bit fields out
+        from the highest bit on."""
+        if self.order == "<":
+            return value
+        ends = sum((value >> bit & 1) << 63 - bit for bit in range(4))
+        return ends | (value >> 4 & 0xFFFF) << 44
 
     def _read(self, s: Sample, e: Event) -> bytes:
         form = e.read_format

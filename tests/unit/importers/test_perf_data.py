@@ -364,8 +364,8 @@ def test_branches_weights_and_data_addresses_are_summed_up_and_said(
     assert source["data_addresses"] == 2
     assert source["data_sources"] == {"load L1 hit": 2, "store local RAM miss": 1}
     assert profile.meta["notes"][0] == (
-        "not kept, only summed up in the metadata: 3 branch entries of 2 samples, the weights of 3 samples, "
-        "the data addresses of 2 samples, the data sources of 3 samples"
+        "kept as sums only (nsprof report --memory, --branches): 3 branch entries of 2 samples, the weights of 3 "
+        "samples, the data addresses of 2 samples, the data sources of 3 samples"
     )
 
 

@@ -16,23 +16,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nsprof.errors import ProfileFormatError
-from nsprof.model.profile import Event, Namespace, Profile, Run
+from nsprof.model.profile import Event, Frames, Profile, Run, Stacks
 from nsprof.store.importers import assemble as a
 from nsprof.store.importers.ahead import ahead
 from nsprof.store.importers.assemble import U64
 from nsprof.store.importers.perfdata import decode as d
 from nsprof.store.importers.perfdata import header as h
-from nsprof.store.importers.perfdata.passed import NO_WEIGHT, Passed, weights_by_function
-from nsprof.store.importers.perfdata.places import Places
+from nsprof.store.importers.perfdata import memory as m
+from nsprof.store.importers.perfdata import rows as r
+from nsprof.store.importers.perfdata.branches import Branches, SomeBranches
+from nsprof.store.importers.perfdata.memory import NO_WEIGHT
+from nsprof.store.importers.perfdata.passed import Passed, weights_by_function
 from nsprof.store.importers.perfdata.records import Batch, Scan
-from nsprof.store.importers.perfdata.resolve import CONTEXT_MAX, Resolver, kernel_symbols, modes_of
-from nsprof.store.importers.perfdata.sideband import LOST, LOST_SAMPLES, THROTTLE, UNTHROTTLE, Side, at_times
+from nsprof.store.importers.perfdata.resolve import Resolver, kernel_symbols
+from nsprof.store.importers.perfdata.sideband import LOST, LOST_SAMPLES, THROTTLE, UNTHROTTLE, Side
 from nsprof.store.importers.text import event_unit
 
 __all__ = ["import_perf_data"]
 
 _NO_CPU = 0xFFFF
-_WORDS = 1 << 18
 _COLUMNS = ("event", "chain", "pid", "tid", "time", "cpu", "weight")
 
 
@@ -42,6 +44,7 @@ class _Gathered:
 
     parts: list[dict[str, NDArray[Any]]] = field(default_factory=list)
     chains: d.Chains = field(default_factory=d.Chains)
+    branches: Branches = field(default_factory=Branches)
     bad: int = 0
     unknown_event: int = 0
     memory: Passed = field(default_factory=Passed)
@@ -107,6 +110,7 @@ class _Decoded:
     rows: NDArray[np.int64]
     event: NDArray[np.int64]
     chains: d.SomeChains
+    branches: SomeBranches | None
     unknown_event: int
 
 
@@ -149,7 +153,8 @@ def _decode_batch(given: tuple[Batch, tuple[h.Attr, ...], str]) -> list[_Decoded
                 columns = d.decode(words, start[rows], end[rows], attrs[members[0]], order)
                 good = np.flatnonzero(~columns.bad)
                 chains = d.Chains.of(words, columns, good)
-                made.append(_Decoded(words, columns, good, which[rows], chains, unknown))
+                branches = Branches.of(words, columns, good, which[rows], order)
+                made.append(_Decoded(words, columns, good, which[rows], chains, branches, unknown))
                 unknown = 0
     return made
 
@@ -182,7 +187,8 @@ def _keep(part: _Decoded, head: h.Header, got: _Gathered) -> None:
     if not len(rows):
         return
     chain = got.chains.add(part.chains)
-    got.memory.add(words, cols, rows)
+    got.memory.add(cols, rows)
+    got.branches.add(part.branches)
     event = part.event[rows]
     if cols.period is not None:
         weight = cols.period[rows].astype("f8")
@@ -204,6 +210,7 @@ def _keep(part: _Decoded, head: h.Header, got: _Gathered) -> None:
     }
     if cols.latency is not None:
         made["latency"] = np.minimum(cols.latency[rows], U64(NO_WEIGHT - 1)).astype("u4")
+    made.update(m.columns(cols, rows))
     if cols.read is not None:
         made = _deliver(words, cols.read.take(rows), made, head, got)
     got.parts.append(made)
@@ -248,17 +255,22 @@ def _deliver(
     made = {name: column[row[keep]] for name, column in part.items()}
     made["event"] = event[keep].astype("u1")
     made["weight"] = delta[keep]
+    # What the record tells of memory is told once, of the event that made it.
+    others = part["event"][row[keep]] != made["event"]
+    for name in (*m.COLUMNS, "latency"):
+        if name in made:
+            made[name][others] = NO_WEIGHT if name == "latency" else 0
     return made
 
 
-def _latency(got: _Gathered) -> NDArray[Any] | None:
-    """The weights of the samples, NO_WEIGHT where an event has none; None where no sample has one."""
-    if not any("latency" in part for part in got.parts):
+def _optional(got: _Gathered, name: str, missing: int, kind: str) -> NDArray[Any] | None:
+    """A column that not every event has, `missing` standing for those; None where no sample has it."""
+    if not any(name in part for part in got.parts):
         return None
     for part in got.parts:
-        if "latency" not in part:
-            part["latency"] = np.full(len(part["pid"]), NO_WEIGHT, "u4")
-    return got.column("latency")
+        if name not in part:
+            part[name] = np.full(len(part["pid"]), missing, kind)
+    return got.column(name)
 
 
 def _profile(
@@ -271,15 +283,16 @@ def _profile(
     kallsyms: Path | None,
     vmlinux: Path | None,
 ) -> Profile:
-    latency = _latency(got)
+    latency = _optional(got, "latency", NO_WEIGHT, "u4")
+    told = {name: _optional(got, name, 0, "u8") for name in m.COLUMNS}
     columns = {each: got.column(each) for each in _COLUMNS}
     got.parts.clear()
-    events = _events(head, columns)
+    events, number = _events(head, columns)
     kernel = kernel_symbols(head, side, kallsyms, vmlinux)
     resolver = Resolver(head, side, kernel)
-    stacks, of_chain = _stacks(resolver, side, got.chains, columns)
-    task, tasks = _tasks(side, columns)
-    task_ns, namespaces = _namespaces(side, columns)
+    stacks, of_chain = r.stacks(resolver, side, got.chains, columns)
+    task, tasks = r.tasks(side, columns)
+    task_ns, namespaces = r.namespaces(side, columns)
     rows = a.Rows(
         event=columns["event"],
         stack=of_chain,
@@ -295,7 +308,7 @@ def _profile(
     notes = [*head.notes, *_notes(head, side, got, scans), kernel.note, *_user_notes(resolver)]
     counts = {
         "chain_addresses": got.chains.addresses,
-        "branch_entries": got.memory.branches,
+        "branch_entries": got.branches.sums["entries"],
         "throttle": side.counts[THROTTLE],
         "unthrottle": side.counts[UNTHROTTLE],
         "lost_records": side.counts[LOST],
@@ -316,22 +329,37 @@ def _profile(
     meta = a.source_meta("perf.data", name, notes, **counts, **features)
     meta["source"].update(got.memory.summary())
     frames = resolver.table.frames()
-    if latency is not None and len(latency):
-        at, end = stacks.offsets[of_chain], stacks.offsets[of_chain + 1]
-        latency[at == end] = NO_WEIGHT
-        leaf = stacks.frames.take(at, mode="clip") if len(stacks.frames) else at
-        of_events = [event.name for event in events]
-        meta["source"]["weights_by_function"] = weights_by_function(
-            columns["event"], leaf, latency, of_events, frames.name
-        )
+    seen = m.Accesses(columns["event"], of_chain, columns["cpu"], columns["pid"], latency, **told)
+    names = [event.name for event in events]
+    meta["source"].update(_memory(seen, stacks, names, frames, resolver))
+    if got.branches.parts:
+        meta["source"]["branches"] = got.branches.summary()
+        meta["source"].update(got.branches.tables(resolver.beside(), side, number, names))
     if got.cgroups:
-        names = {number: side.cgroups.get(number, f"cgroup {number}") for number in got.cgroups}
-        meta["cgroups"] = {names[n]: count for n, count in got.cgroups.most_common(1000)}
+        groups = {group: side.cgroups.get(group, f"cgroup {group}") for group in got.cgroups}
+        meta["cgroups"] = {groups[n]: count for n, count in got.cgroups.most_common(1000)}
     return a.assemble(rows, frames, stacks, run=run, meta=meta, named=np.array(resolver.named, bool))
 
 
-def _events(head: h.Header, columns: dict[str, NDArray[Any]]) -> list[Event]:
-    """The events that a profile shows: perf's own helper event ("dummy") only if it was sampled.
+def _memory(
+    seen: m.Accesses, stacks: Stacks, events: Sequence[str], frames: Frames, resolver: Resolver
+) -> dict[str, Any]:
+    """The tables of what samples tell of memory; in `seen` there are stacks yet in the place of their leaves."""
+    if all(column is None for column in (seen.weight, seen.address, seen.physical, seen.data_source)):
+        return {}
+    at = stacks.offsets[seen.frame]
+    full = np.flatnonzero(at < stacks.offsets[seen.frame + 1])
+    seen = seen.take(full)
+    seen.frame = stacks.frames[at[full]]
+    made = m.tables(seen, events, frames, resolver.data)
+    if seen.weight is not None:
+        made["weights_by_function"] = weights_by_function(seen.event, seen.frame, seen.weight, events, frames.name)
+    return {name: table for name, table in made.items() if table}
+
+
+def _events(head: h.Header, columns: dict[str, NDArray[Any]]) -> tuple[list[Event], NDArray[np.uint8]]:
+    """The events that a profile shows, and which of them each of the file's is: perf's own helper event ("dummy")
+    only if it was sampled.
 
     Events that are equal in all a reader sees become one; the numbers in `columns` change accordingly.
     """
@@ -342,7 +370,7 @@ def _events(head: h.Header, columns: dict[str, NDArray[Any]]) -> list[Event]:
         if index in sampled or (attr.type, attr.config) != (1, 9):
             number[index] = table.setdefault(_event(attr, head), len(table))
     columns["event"] = number[columns["event"]]
-    return list(table)
+    return list(table), number
 
 
 def _event(attr: h.Attr, head: h.Header) -> Event:
@@ -353,113 +381,6 @@ def _event(attr: h.Attr, head: h.Header) -> Event:
         period=0 if attr.freq else min(attr.period, 2**63 - 1),
         frequency_hz=min(attr.period, 2**31) if attr.freq else 0,
     )
-
-
-def _stacks(
-    resolver: Resolver, side: Side, chains: d.Chains, columns: dict[str, NDArray[Any]]
-) -> tuple[Any, NDArray[np.int64]]:
-    """(unique stacks of frames, the stack of every sample)."""
-    flat, offsets, mode = chains.table()
-    chain = columns["chain"].astype("i8")
-    number = len(offsets) - 1
-    # A process that called exec, or whose pid was used again, has chains with different meanings of one address.
-    pid, time, split = columns["pid"], columns["time"], chain
-    life = np.zeros(len(chain), "i8")
-    reused = [p for p, lives in side.spaces.items() if len(lives) > 1]
-    if reused:
-        first, which = a.grouped(pid)
-        several = np.isin(pid[first], reused)
-        rows_of = np.flatnonzero(several[which])
-        rows_of = rows_of[np.argsort(which[rows_of], kind="stable")]
-        cuts = np.searchsorted(which[rows_of], np.flatnonzero(several))
-        for rows in np.split(rows_of, cuts[1:]) if len(cuts) else ():
-            starts = np.array([t for t, _ in side.spaces[int(pid[rows[0]])]], "u8")
-            life[rows] = np.searchsorted(starts, time[rows], side="right")
-        split = life * number + chain
-    first, variant = a.grouped(split)
-    source, space = chain[first], a.grouped(pid[first].astype("i8") << 24 | life[first])[1]
-    order = np.argsort(space, kind="stable")  # what is mapped where is looked up for a whole address space
-    place = np.empty(len(order), "i8")
-    place[order] = np.arange(len(order))
-    source, space, first, variant = source[order], space[order], first[order], place[variant]
-    places = Places(resolver, space, pid[first], time[first])
-    ends = np.zeros(len(source) + 1, "i8")
-    np.cumsum(np.diff(offsets)[source], out=ends[1:])
-    numbers: list[NDArray[np.int32]] = []
-    counts: list[NDArray[np.int64]] = []
-
-    def addresses(span: tuple[int, int]) -> tuple[NDArray[np.uint64], NDArray[np.uint8], NDArray[np.int64], int, int]:
-        low, high = span
-        at, words = a.take_rows(flat, offsets, source[low:high])
-        lengths = np.diff(at)
-        row = np.repeat(np.arange(high - low), lengths)
-        modes = modes_of(words, at, mode[source[low:high]])
-        keep = (words < CONTEXT_MAX) | (lengths == 1)[row]
-        return words[keep], modes[keep], row[keep], low, high
-
-    # Some at a time: addresses take far more room than frames.
-    for words, modes, row, low, high in ahead(addresses, a.spans(ends, _WORDS)):
-        counts.append(np.bincount(row, minlength=high - low))
-        numbers.append(places.number(words, modes, row + low))
-    offsets2 = np.zeros(len(source) + 1, "i8")
-    if counts:
-        np.cumsum(np.concatenate(counts), out=offsets2[1:])
-    frame = places.frames()
-    frames = [frame[each] for each in numbers]
-    stacks, of_variant = a.unique_stacks(np.concatenate(frames) if frames else np.zeros(0, "u4"), offsets2)
-    return stacks, of_variant[variant]
-
-
-def _tasks(side: Side, columns: dict[str, NDArray[Any]]) -> tuple[NDArray[np.int64], list[tuple[int, int, str]]]:
-    """Task of every sample: process, thread, and the name the thread had then."""
-    code = columns["pid"].astype("i8") << 32 | (columns["tid"].astype("i8") & 0xFFFFFFFF)
-    first, which = a.grouped(code)
-    number = np.zeros(len(first), "i8")
-    table: dict[tuple[int, int, str], int] = {}
-    renamed: dict[int, tuple[int, int, list[tuple[int, str]]]] = {}
-    for index, each in enumerate(code[first].tolist()):
-        pid, tid = each >> 32, np.int64(each).astype("i4").item()
-        history = side.comms.get(tid) or side.comms.get(pid) or [(0, _nameless(pid, tid))]
-        if len({name for _, name in history}) == 1:
-            number[index] = table.setdefault((pid, tid, history[0][1]), len(table))
-        else:
-            renamed[index] = pid, tid, history
-    task = number[which]
-    if renamed:
-        several = np.zeros(len(first), bool)
-        several[list(renamed)] = True
-        rows_of = np.flatnonzero(several[which])
-        rows_of = rows_of[np.argsort(which[rows_of], kind="stable")]
-        ends = np.searchsorted(which[rows_of], np.fromiter(renamed, "i8"), side="right")
-        for rows, (pid, tid, history) in zip(np.split(rows_of, ends[:-1]), renamed.values(), strict=True):
-            names, held = at_times(history, columns["time"][rows])
-            used, held = np.unique(held, return_inverse=True)
-            numbers = [table.setdefault((pid, tid, names[u]), len(table)) for u in used.tolist()]
-            task[rows] = np.array(numbers, "i8")[held.ravel()]
-    return task, list(table)
-
-
-def _nameless(pid: int, tid: int) -> str:
-    if tid == 0 and pid == 0:
-        return "swapper"
-    return f":{tid}" if tid > 0 else ""
-
-
-def _namespaces(side: Side, columns: dict[str, NDArray[Any]]) -> tuple[NDArray[Any] | None, list[Namespace]]:
-    """Network namespace of every sample's task, where the file says (perf record --namespaces)."""
-    if not side.netns:
-        return None, []
-    out = np.zeros(len(columns["tid"]), "u4")
-    table: dict[int, int] = {}
-    for tid in np.unique(columns["tid"]).tolist():
-        history = side.netns.get(tid)
-        if history:
-            rows = np.flatnonzero(columns["tid"] == tid)
-            inodes, which = at_times(history, columns["time"][rows])
-            used, which = np.unique(which, return_inverse=True)
-            number = [table.setdefault(inodes[u], len(table)) + 1 for u in used.tolist()]
-            out[rows] = np.array(number, "u4")[which.ravel()]
-    return out, [Namespace(min(inode, 2**63 - 1)) for inode in table]
 
 
 def _notes(head: h.Header, side: Side, got: _Gathered, scans: Sequence[Scan]) -> list[str]:
@@ -477,7 +398,7 @@ def _notes(head: h.Header, side: Side, got: _Gathered, scans: Sequence[Scan]) ->
         notes.append(f"{got.unknown_event} samples of an event that the file does not describe were left out")
     if side.bad:
         notes.append(f"damaged: {side.bad} records other than samples are malformed and were left out")
-    notes.extend(got.memory.notes())
+    notes.extend(got.memory.notes(got.branches.sums))
     skipped = sum(scan.skipped_aux_bytes for scan in scans)
     if skipped:
         notes.append(f"{skipped} bytes of AUX data (hardware traces) were stepped over")

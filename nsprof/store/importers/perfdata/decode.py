@@ -47,6 +47,7 @@ class Columns:
     branch_words: int  # from one branch entry to the next
     latency: NDArray[np.uint64] | None  # PERF_SAMPLE_WEIGHT, or the first part of PERF_SAMPLE_WEIGHT_STRUCT
     data_source: NDArray[np.uint64] | None
+    physical: NDArray[np.uint64] | None  # address of the data
 
 
 @dataclass(slots=True)
@@ -176,8 +177,7 @@ def _tail(cursor: _Cursor, attr: h.Attr) -> dict[str, Any]:
         cursor.skip(1)
     if kind & h.REGS_INTR:
         _registers(cursor, attr.regs_intr)
-    if kind & h.PHYS_ADDR:
-        cursor.skip(1)
+    made["physical"] = cursor.u64() if kind & h.PHYS_ADDR else None
     made["cgroup"] = cursor.u64() if kind & h.CGROUP else None
     if kind & h.DATA_PAGE_SIZE:
         cursor.skip(1)

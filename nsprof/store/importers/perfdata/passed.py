@@ -1,25 +1,22 @@
-"""What samples hold that a profile has no place for - branches, weights, data addresses: summed up, and said."""
+"""What samples hold that a profile has no place for - weights, data addresses and sources: summed up, and said."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nsprof.store.importers.assemble import U64
 from nsprof.store.importers.perfdata.decode import Columns
+from nsprof.store.importers.perfdata.memory import NO_WEIGHT
 
-__all__ = ["NO_WEIGHT", "Passed", "data_source", "weights_by_function"]
+__all__ = ["Passed", "data_source", "weights_by_function"]
 
-NO_WEIGHT = 2**32 - 1
 _FUNCTIONS = 200
 
-# struct perf_branch_entry: from, to, and a word of bits of which these are the lowest.
-_MISPREDICTED, _PREDICTED, _IN_TRANSACTION, _ABORTED = 1, 2, 4, 8
 _OPS = ((2, "load"), (4, "store"), (8, "prefetch"), (16, "execute"))
 _LEVELS = (
     (0x0008, "L1"),
@@ -93,22 +90,13 @@ def weights_by_function(
 class Passed:
     """Sums over all samples."""
 
-    branches: int = 0
-    branch_samples: int = 0
-    mispredicted: int = 0
-    predicted: int = 0
-    in_transaction: int = 0
-    aborted: int = 0
-    branch_cycles: int = 0
     weights: int = 0
     weight_sum: int = 0
     addresses: int = 0
     sources: Counter[int] = field(default_factory=Counter)
 
-    def add(self, words: NDArray[Any], cols: Columns, rows: NDArray[np.int64]) -> None:
+    def add(self, cols: Columns, rows: NDArray[np.int64]) -> None:
         """Take in some (good) samples."""
-        if cols.branches[rows].any():
-            self._branches(words, cols, rows[cols.branches[rows] > 0])
         if cols.latency is not None:
             self.weights += len(rows)
             self.weight_sum += int(cols.latency[rows].astype("f8").sum())
@@ -119,31 +107,9 @@ class Passed:
             if len(self.sources) < 100_000:
                 self.sources.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
 
-    def _branches(self, words: NDArray[Any], cols: Columns, rows: NDArray[np.int64]) -> None:
-        count = cols.branches[rows]
-        nth = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-        flags = words[np.repeat(cols.branch_at[rows], count) + 3 * nth + 2].astype("u8")
-        self.branches += len(flags)
-        self.branch_samples += len(rows)
-        self.mispredicted += int(np.count_nonzero(flags & U64(_MISPREDICTED)))
-        self.predicted += int(np.count_nonzero(flags & U64(_PREDICTED)))
-        self.in_transaction += int(np.count_nonzero(flags & U64(_IN_TRANSACTION)))
-        self.aborted += int(np.count_nonzero(flags & U64(_ABORTED)))
-        self.branch_cycles += int((flags >> U64(4) & U64(0xFFFF)).sum())
-
     def summary(self) -> dict[str, Any]:
         """The sums, for the metadata."""
         made: dict[str, Any] = {}
-        if self.branches:
-            made["branches"] = {
-                "samples": self.branch_samples,
-                "entries": self.branches,
-                "mispredicted": self.mispredicted,
-                "predicted": self.predicted,
-                "in_transaction": self.in_transaction,
-                "aborted": self.aborted,
-                "cycles": self.branch_cycles,
-            }
         if self.weights:
             made["sample_weights"] = {"samples": self.weights, "sum": self.weight_sum}
         if self.addresses:
@@ -155,11 +121,11 @@ class Passed:
             made["data_sources"] = dict(names.most_common(1000))
         return made
 
-    def notes(self) -> list[str]:
-        """A line about what a profile does not keep, if there was any of it."""
+    def notes(self, branches: Mapping[str, int]) -> list[str]:
+        """A line about what a profile does not keep of every sample, if there was any of it."""
         words = []
-        if self.branches:
-            words.append(f"{self.branches:,} branch entries of {self.branch_samples:,} samples")
+        if branches["entries"]:
+            words.append(f"{branches['entries']:,} branch entries of {branches['samples']:,} samples")
         for number, what in (
             (self.weights, "weights"),
             (self.addresses, "data addresses"),
@@ -167,4 +133,4 @@ class Passed:
         ):
             if number:
                 words.append(f"the {what} of {number:,} samples")
-        return [f"not kept, only summed up in the metadata: {', '.join(words)}"] if words else []
+        return [f"kept as sums only (nsprof report --memory, --branches): {', '.join(words)}"] if words else []

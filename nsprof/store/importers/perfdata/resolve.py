@@ -173,6 +173,19 @@ class Resolver:
         self.user_files: set[str] = set()
         self.user_missing: set[str] = set()
 
+    def beside(self) -> Resolver:
+        """Another one with the same symbols, and frames of its own: for addresses that are in no call chain."""
+        other = Resolver(self._head, self._side, self._kernel)
+        other._dso = self._dso
+        return other
+
+    def data(self, address: int) -> str:
+        """`symbol+0x10` of the kernel's data at an address, "" where no symbol of data is known to be."""
+        kernel = self._kernel
+        if kernel.image_only or not isinstance(kernel.table, Kallsyms):
+            return ""
+        return kernel.table.data(address + kernel.shift)
+
     def _frame(self, name: str, module: str, kind: FrameKind, named: bool) -> int:
         index = self.table.add(name, module, kind)
         if index == len(self.named):
