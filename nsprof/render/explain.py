@@ -77,7 +77,8 @@ def _size(finding: Finding, explanation: Explanation) -> str:
         return text
     around = finding.share_interval
     spread = f" [{percent(around.low, digits=0)}, {percent(around.high, digits=0)}]" if around else ""
-    return f"{percent(finding.share, digits=0)}{spread} of the extra cost, {text}"
+    beyond = " (something else became cheaper, see below)" if finding.share > 1.005 else ""
+    return f"{percent(finding.share, digits=0)}{spread} of the extra cost{beyond}, {text}"
 
 
 def explain_parts(explanation: Explanation) -> list[Part]:
@@ -164,6 +165,9 @@ def _bound(e: Explanation, not_cpu: Sequence[Finding]) -> str:
     causes = ", ".join(f.title for f in not_cpu[:2])
     if e.answer == "not cpu":
         return f"no, not a CPU problem in the first place ({causes})"
+    waits = [f.title for f in e.findings if not f.not_cpu and f.strength > 0]
+    if waits and not not_cpu:
+        return f"in part: CPUs idle and less gets through besides what each unit costs ({waits[0]})"
     return f"in part, besides: {causes}" if not_cpu else "yes (no sign of loss, shaping, full buffers or waiting)"
 
 

@@ -6,6 +6,7 @@ evidence; let the accepted ones claim samples, leafmost first, each sample once;
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,17 +14,17 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from nsprof.analyse import categories
 from nsprof.analyse.causes import forbids, verify, weigh
+from nsprof.analyse.causes.annexes import Annexes
 from nsprof.analyse.causes.case import Case, case_of
 from nsprof.analyse.causes.evidence import Ownership
 from nsprof.analyse.causes.others import tasks_known, theirs
 from nsprof.analyse.causes.owners import Claims, claims_of
 from nsprof.analyse.causes.registry import rules as all_rules
-from nsprof.analyse.causes.rule import Rule, Seen, Spread
+from nsprof.analyse.causes.rule import Rule, Seen
 from nsprof.analyse.comparing import Sides, two_sides
 from nsprof.analyse.selection import Filter
-from nsprof.analyse.stacks import function_table, leaf_functions, row_categories
+from nsprof.analyse.stacks import function_table, leaf_functions
 from nsprof.model.profile import Profile
 from nsprof.model.results import DeltaRow, Evidence, Explanation, Finding, Interval, Measure
 from nsprof.units import format_quantity
@@ -36,6 +37,8 @@ _SLACK = 1.5
 _OFTEN = 1.25
 #: So many functions are named in a line of evidence.
 _NAMED = 4
+#: Shares above this are printed as more than 100 %.
+_WHOLE = 1.005
 #: Other load is named from this share of the cost on.
 _OTHERS = 0.01
 
@@ -120,7 +123,7 @@ class _Engine:
         self.notes: list[str] = []
         self.limits = forbids.limits_of(self.case, self.samples)
         self.heirs: dict[int, int] = {}
-        self.taken: list[NDArray[np.bool_]] = []
+        self.waits: dict[int, _Judged] = {}
 
     # -- evidence
 
@@ -177,7 +180,7 @@ class _Engine:
             ok = bool(seen)
         elif rule.spread is not None and not rule.owns:
             ok = told
-        elif not shown and _established(rule, own):
+        elif not shown and _established(rule, own, seen):
             ok = weight.delta > weigh.MIN_EFFECT * self.case.base_total
         else:
             ok = shown and (bool(seen) or self._exactly_new(number) or not (rule.needs_check or self.limits.alone))
@@ -230,7 +233,11 @@ class _Engine:
                 if not j.rule.not_cpu
                 and not _repeats(j)
                 and self._delta(shares.get(j.number)) < least
-                and not (len(j.kinds) > 1 and j.shown and self._delta(shares.get(j.number)) > 0)
+                and not (
+                    len(j.kinds) > 1
+                    and j.shown
+                    and (self._delta(shares.get(j.number)) > 0 or self.annexes.of(j.number, "replaced"))
+                )
             ]
             if not weak:
                 return accepted
@@ -253,6 +260,9 @@ class _Engine:
         for j in judged:
             if reason is not None and j.rule.fallback and j.rule.not_cpu:
                 self.heirs[j.number] = reason.number
+        self.waits = {
+            self.heirs[j.number]: j for j in judged if j.number in self.heirs and j.rule.not_cpu and j.rule.fallback
+        }
         self._repeated(judged)
         return [j for j in judged if j.number not in self.heirs]
 
@@ -294,39 +304,20 @@ class _Engine:
             int(r): (self.costs[0][owner == r].sum(axis=0), self.costs[1][owner == r].sum(axis=0))
             for r in np.unique(owner)
         }
-        rest = shares.setdefault(-1, (np.zeros_like(self.totals[0]), np.zeros_like(self.totals[1])))
+        shares.setdefault(-1, (np.zeros_like(self.totals[0]), np.zeros_like(self.totals[1])))
         # Samples without a candidate are in group 0 and so in the rest already.
+        self.annexes = Annexes(self.sides, self.claims, owner)
+        for j in accepted:
+            if j.rule.replaces and j.shown:
+                self.annexes.replaced(j.number)
+            if j.rule.programs and j.shown:
+                self.annexes.programs(j.number)
         widest = self._widest(accepted)
-        self.taken = []
-        if widest is not None:
-            shares = self._spread(widest, widest.rule.spread, owner, shares, rest)
-        return shares
-
-    def _spread(
-        self,
-        widest: _Judged,
-        spread: Spread | None,
-        owner: NDArray[np.int64],
-        shares: dict[int, tuple[_Array, _Array]],
-        rest: tuple[_Array, _Array],
-    ) -> dict[int, tuple[_Array, _Array]]:
-        """The unowned part of the path that a cause makes run more often goes to it."""
-        names = spread.categories if spread is not None else ()
-        names += spread.further(self.case) if spread is not None and spread.further is not None else ()
-        wanted = np.isin(categories.ALL, names)
-        taken, rows = [], []
-        for v, t, k in zip(self.sides.views, self.sides.tables, self.claims.key, strict=True):
-            rows.append(wanted[row_categories(v, t)] & (owner[k] == -1))
-            taken.append(v.by_run(np.where(rows[-1], 0, -1), 1)[0])
-        if taken[1].mean() <= taken[0].mean():
-            return shares  # the rest of the path became no dearer: there is nothing to give away
-        self.taken = rows
-        own = shares.get(widest.number, (np.zeros_like(rest[0]), np.zeros_like(rest[1])))
-        return {
-            **shares,
-            widest.number: (own[0] + taken[0], own[1] + taken[1]),
-            -1: (rest[0] - taken[0], rest[1] - taken[1]),
-        }
+        if widest is not None and widest.rule.spread is not None:
+            spread = widest.rule.spread
+            further = () if spread.further is None else spread.further(self.case)
+            self.annexes.repeated(widest.number, (*spread.categories, *further))
+        return self.annexes.added(shares)
 
     # -- the answer
 
@@ -336,7 +327,9 @@ class _Engine:
         kind = "simulation" if self.exact else "functions"
         evidence = [Evidence(s.kind, s.text) for s in j.seen]
         if j.shown:
-            evidence.insert(0, Evidence(kind, self._cost_text(j, self._delta(cost))))
+            evidence.insert(0, Evidence(kind, self._cost_text(j)))
+        waits = None if rule.not_cpu else self.waits.get(j.number)
+        evidence += [Evidence(s.kind, f"{s.text}, its consequence") for s in (waits.seen if waits else ())]
         evidence += [Evidence(s.kind, s.text, agrees=False) for s in j.against]
         certainty = "found" if len(j.kinds) >= 2 and not j.against else "possible"
         return Finding(
@@ -350,7 +343,7 @@ class _Engine:
             interval=self._bounds(j, cost),
             share=share,
             share_interval=around,
-            strength=j.strength,
+            strength=j.strength if rule.not_cpu else waits.strength if waits else 0.0,
             evidence=tuple(evidence),
             functions=() if cost is None else self._leaves(self.owned.groups(j.number), 8, 0.0),
             suggestions=tuple(verify.suggestion(t, j.place, self.case, self.verify) for t in rule.tries),
@@ -366,12 +359,14 @@ class _Engine:
         around, shown = weigh.difference(*cost), j.weight.interval
         if self.exact or not j.shown or shown is None or (around is not None and around.low > 0):
             return around
+        if self.annexes.of(j.number, "replaced"):
+            return around  # what showed the cost knows nothing of what is set off
         delta, whole = self._delta(cost), j.weight.delta
         if delta <= 0 or whole <= 0:
             return around
         return Interval(shown.low * delta / whole, shown.high * delta / whole, shown.level)
 
-    def _cost_text(self, j: _Judged, given: float) -> str:
+    def _cost_text(self, j: _Judged) -> str:
         """The functions that carry the cost, each with its own part; then what all they call costs, and whose it is
         where that is not what the cause was given."""
         rows, measure, w = self.owned.named(j.number), self.sides.measure, j.weight
@@ -391,22 +386,34 @@ class _Engine:
         text += f"; of this counts {', '.join(rest)}" if rest else ""
         inherited = self.owned.inherited(j.number)
         text += "".join(f"; {_amount(d, measure, '+')} '{t}', its consequence" for t, d in inherited.items())
-        repeated = given - sum(self.owned.by_function(j.number).values()) - sum(inherited.values())
-        if j.rule.spread is not None and repeated > 0:
-            text += f"; {_amount(repeated, measure, '+')} more: {j.rule.spread.about}"
+        return text + self._annex_text(j)
+
+    def _annex_text(self, j: _Judged) -> str:
+        """What a cause was given besides its functions."""
+        measure, text = self.sides.measure, ""
+        for kind, why in (("replaced", "that they replace, set off"), ("programs", "of the programs that do it")):
+            annex = self.annexes.of(j.number, kind)
+            if annex is not None:
+                rows = sorted(annex.parts.items(), key=lambda row: -abs(row[1]))[:_NAMED]
+                names = ", ".join(f"{name} {_amount(d, measure, '+')}" for name, d in rows)
+                text += f"; {_amount(annex.delta, measure, '+')} {why}: {names}"
+        repeated = self.annexes.of(j.number, "repeated")
+        if j.rule.spread is not None and repeated is not None:
+            text += f"; {_amount(repeated.delta, measure, '+')} more: {j.rule.spread.about}"
         return text
 
-    def _leaves(self, there: NDArray[np.bool_], number: int, least: float) -> tuple[tuple[str, float], ...]:
-        """Leaf functions of the samples in these groups, by how much more they cost themselves."""
+    def _leaves(
+        self, there: NDArray[np.bool_], number: int, least: float, *, falling: bool = False
+    ) -> tuple[tuple[str, float], ...]:
+        """Leaf functions of the samples in these groups, by how much more (`falling`: less) they cost themselves."""
         f = self.sides.functions
         total = np.zeros(len(f))
-        taken = self.taken or [np.zeros(len(k), bool) for k in self.claims.key]
-        sides = zip((-1, 1), self.sides.views, self.sides.tables, self.claims.key, taken, strict=True)
+        sides = zip((-1, 1), self.sides.views, self.sides.tables, self.claims.key, self.annexes.taken, strict=True)
         for sign, v, t, k, gone in sides:
             leaf = leaf_functions(v, t, f)
             keep = there[k] & (leaf >= 0) & ~v.skid & ~gone
             total += sign * np.bincount(leaf[keep], weights=v.cost[keep], minlength=len(f)) / len(v.runs)
-        order = np.argsort(-total)[:number]
+        order = np.argsort(total if falling else -total)[:number]
         return tuple((f.name[i], float(total[i])) for i in order if total[i] > least)
 
     def _rank(self, f: Finding, dearer: float) -> float:
@@ -415,6 +422,18 @@ class _Engine:
         if f.not_cpu:
             return max(f.strength * self.case.new_total - dearer, f.delta)
         return f.delta
+
+    def _cheaper(self, findings: Sequence[Finding], rest: tuple[_Array, _Array]) -> list[str]:
+        """Where causes cost more than all that is extra: what became cheaper, by name."""
+        if not any(f.share > _WHOLE for f in findings) or self._delta(rest) >= 0:
+            return []
+        rows = self._leaves(self.owned.groups(-1), _NAMED, -math.inf, falling=True)
+        names = ", ".join(f"{name} ({_amount(d, self.sides.measure)})" for name, d in rows if d < 0)
+        measure = self.sides.measure
+        return [
+            f"a share above 100%: what no cause owns became cheaper by {_amount(-self._delta(rest), measure)} "
+            f"{measure.label}, mostly {names or 'in no single function'}"
+        ]
 
     def _answer(self, findings: list[Finding], shares: dict[int, tuple[_Array, _Array]]) -> Explanation:
         rest = shares.get(-1, self.totals)
@@ -426,6 +445,7 @@ class _Engine:
             samples_base=int(self.samples[0]), samples_new=int(self.samples[1]),
         )  # fmt: skip
         answer, reasons = forbids.answer_of(self.case, findings, total, share, self.limits)
+        reasons += self._cheaper(findings, rest)
         runs = [len(v.runs) for v in self.sides.views]
         return Explanation(
             base_title=self.sides.titles[0],
@@ -457,11 +477,13 @@ def _hidden(finding: Finding) -> bool:
     return not finding.not_cpu and finding.interval is not None and finding.interval.low <= 0
 
 
-def _established(rule: Rule, own: Sequence[Seen]) -> bool:
-    """Whether a counter of the scenario's own says that it happens, and a setting why: then it does, though noise may
-    hide what it costs."""
+def _established(rule: Rule, own: Sequence[Seen], seen: Sequence[Seen]) -> bool:
+    """Whether a counter says that it happens, and something else of the scenario's own why (a counter of the whole
+    machine needs a setting): then it does, though noise may hide what it costs."""
     kinds = {s.kind for s in own}
-    return bool(rule.owns) and bool(kinds & {"counters", "ledger"}) and len(kinds) > 1
+    happens = bool(kinds & {"counters", "ledger"}) and len(kinds) > 1
+    set_up = "host" in kinds and any(s.kind == "counters" for s in seen)
+    return bool(rule.owns) and (happens or set_up)
 
 
 def _repeats(j: _Judged) -> bool:
@@ -471,5 +493,5 @@ def _repeats(j: _Judged) -> bool:
 
 def _amount(value: float, measure: Measure, sign: str = "") -> str:
     if measure.unit != "ns":
-        return sign + format_quantity(value)
+        return (sign if value >= 0 else "") + format_quantity(value)
     return f"{value:{sign},.0f}" if abs(value) >= 10 else f"{value:{sign}.2g}"

@@ -30,6 +30,8 @@ class Owned:
     A name that ends in `*` is a prefix. With `under`, only where a frame further to the root matches one of these;
     `not_under` excludes. `leaf` owns only samples whose leaf it is, not what it calls. `passes_to` are functions that
     take the packet over from these: they would run without them, too, and so they and what they call are not owned.
+    `late` owns only samples that came late and landed there, in an interrupt that one of `under` delivers: their time
+    was spent with interrupts off, from its arrival on.
     """
 
     names: tuple[str, ...]
@@ -37,6 +39,7 @@ class Owned:
     not_under: tuple[str, ...] = ()
     leaf: bool = False
     passes_to: tuple[str, ...] = ()
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,9 @@ class Rule:
     setting speaks for them, their cost is this one's; `subsumes` those that it brings about, settings
     and all. A `fallback` owns what no other cause does; one without CPU cost is none where another such cause is.
     `control` marks work of tasks that configure, never done for a packet: where the scenario's namespaces
-    are known, only their own tasks' samples count. `threshold` states where its limits come from.
+    are known, only their own tasks' samples count. `replaces` are call paths that no longer run where these functions
+    do their work instead: what they cost less is set off. `programs` says that programs outside the scenario in
+    which the signature runs are the cause's altogether. `threshold` states where its limits come from.
     """
 
     name: str
@@ -125,5 +130,7 @@ class Rule:
     control: bool = False
     absorbs: tuple[str, ...] = ()
     subsumes: tuple[str, ...] = ()
+    replaces: tuple[Owned, ...] = ()
+    programs: bool = False
     threshold: str = ""
     kernels: tuple[str, ...] = field(default=())

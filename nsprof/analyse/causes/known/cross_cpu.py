@@ -21,6 +21,12 @@ RULE = Rule(
                 "get_rps_cpu __x2apic_send_IPI_dest native_x2apic_icr_write"
             )
         ),
+        # The other end of an interrupt: until it has been taken and interrupts are on again no timer can strike.
+        Owned(
+            words("handle_softirqs __do_softirq"),
+            under=words("sysvec_call_function_single __sysvec_call_function_single asm_sysvec_call_function_single"),
+            late=True,
+        ),
     ),
     checks=(
         rises(
@@ -50,6 +56,8 @@ RULE = Rule(
         ),
     ),
     needs_check=True,
+    # Until the other CPU is awake and has its packet nothing else happens.
+    subsumes=("waiting",),
     tries=(
         Try(
             "keep receive work and reader on one CPU, or on siblings of one core",

@@ -60,6 +60,8 @@ RULE = Rule(
         "every clone is received by its port's stack",
         (*PATH, "UDP"),
     ),
+    # Each copy leaves through a pair of its own and passes the bridge's hooks.
+    absorbs=("extra-hop-veth", "extra-hop-bridge", "bridge-netfilter"),
     contradictions=(no_device("bridge"),),
     tries=(Try("let the bridge learn, or enter the address", "bridge fdb add MAC dev PORT master static"),),
     source="net/bridge/br_forward.c br_flood()",

@@ -33,5 +33,6 @@ RULE = Rule(
     tries=(Try("reuse namespaces; delete in batches; keep mounts private", "ip -batch -"),),
     source="net/core/net_namespace.c cleanup_net(); source document 004",
     control=True,
+    programs=True,
     threshold="2 % of the base's cost",
 )

@@ -26,6 +26,23 @@ RULE = Rule(
         ),
     ),
     signature=words("skb_checksum_help skb_copy_and_csum_datagram_msg csum_and_copy_from_iter_full"),
+    replaces=(
+        # Where a checksum is added up in the copy, the plain copy and its check of the object's size are not called.
+        Owned(
+            words(
+                "_copy_from_iter* copyin* __check_object_size copy_user_* rep_movs_alternative "
+                "udp4_hwcsum udp6_hwcsum*"
+            ),
+            under=words("ip_generic_getfrag udplite_getfrag udp_send_skb udp_v6_send_skb"),
+        ),
+        Owned(
+            words(
+                "_copy_to_iter* copyout* __check_object_size simple_copy_to_iter skb_copy_datagram_iter "
+                "__skb_datagram_iter copy_user_* rep_movs_alternative"
+            ),
+            under=words("udp_recvmsg udpv6_recvmsg"),
+        ),
+    ),
     checks=(
         offload_lost(
             "tx-checksum-ip-generic",
