@@ -47,6 +47,12 @@ __all__ = ["command"]
     "--sort", type=click.Choice(["self", "total"]), default="self", show_default=True, help="Order of functions."
 )
 @click.option("--limit", default=30, show_default=True, type=click.IntRange(0), help="Functions to show; 0: all.")
+@click.option(
+    "--memory",
+    is_flag=True,
+    help="Of a perf.data with data addresses (perf mem record): accesses and cache lines by function.",
+)
+@click.option("--branches", is_flag=True, help="Of a perf.data with branch stacks (perf record -b): by function.")
 @click.option("--strict", is_flag=True, help="Exit with 1 on lost samples, stolen time or sums that do not add up.")
 def command(profile: str | None, form: str | None, limit: int, strict: bool, **options: Any) -> int:
     """Show what PROFILE costs per function: self and total, in % of busy time and per transaction, KB or packet.
@@ -57,6 +63,10 @@ def command(profile: str | None, form: str | None, limit: int, strict: bool, **o
     from nsprof.analyse.selection import scenario_names
     from nsprof.render import text
 
+    if options["memory"] or options["branches"]:
+        from nsprof.cli.hardware_report import write_hardware
+
+        return write_hardware(open_profile(profile), form, {**options, "limit": limit})
     refuse_own_input(options["html"], profile, options["baseline"] or profile)
     if options["html"] and form in ("csv", "markdown"):
         raise UsageError(f"--html and --{form} exclude each other", f"leave --html out to have {form}")

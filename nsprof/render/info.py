@@ -13,6 +13,12 @@ from nsprof.units import counted, format_count
 __all__ = ["info_parts"]
 
 _SPACES = 20
+#: what imports tell of functions, which are reports of their own
+_TABLES = {
+    "nsprof report --memory": ("accesses_by_function", "lines_by_function", "shared_lines"),
+    "nsprof report --branches": ("branches_by_function", "branch_edges"),
+    "weights in nsprof info --json": ("weights_by_function",),
+}
 
 
 def info_parts(info: Mapping[str, Any]) -> list[Part]:
@@ -26,7 +32,12 @@ def info_parts(info: Mapping[str, Any]) -> list[Part]:
     ]
     source = meta.get("source")
     if source:
-        head.append(f"imported from {_flat(source)}")
+        tables = {name for names in _TABLES.values() for name in names}
+        sums = {k: v for k, v in source.items() if k not in tables}
+        head.append(f"imported from {_flat(sums)}")
+        more = [word for word, tables in _TABLES.items() if any(table in source for table in tables)]
+        if more:
+            head.append(f"by function: {', '.join(more)}")
     parts: list[Part] = [Heading("Profile", 1), Lines(tuple(head))]
     notes = meta.get("notes")
     if isinstance(notes, list) and notes:

@@ -32,6 +32,7 @@ class Sample:
     address: int = 0xADD
     weight: int = 7
     data_source: int = 8
+    physical: int = 4096
 
 
 @dataclass
@@ -127,7 +128,8 @@ class PerfData:
         out += q(s.data_source) if kind & h.DATA_SRC else b""
         out += q(9) if kind & h.TRANSACTION else b""
         out += (q(2) + b"i" * 8 * e.regs.bit_count()) if kind & h.REGS_INTR else b""
-        for bit in (h.PHYS_ADDR, h.CGROUP, h.DATA_PAGE_SIZE, h.CODE_PAGE_SIZE):
+        out += q(s.physical) if kind & h.PHYS_ADDR else b""
+        for bit in (h.CGROUP, h.DATA_PAGE_SIZE, h.CODE_PAGE_SIZE):
             out += q(4096) if kind & bit else b""
         out += (q(16) + b"a" * 16) if kind & h.AUX else b""
         self.record(9, out, s.mode)
