@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -18,6 +17,8 @@ from nsprof.analyse.causes import forbids, verify, weigh
 from nsprof.analyse.causes.annexes import Annexes
 from nsprof.analyse.causes.case import Case, case_of
 from nsprof.analyse.causes.evidence import Ownership
+from nsprof.analyse.causes.judged import Judged, established, repeats
+from nsprof.analyse.causes.look import read_share
 from nsprof.analyse.causes.others import tasks_known, theirs
 from nsprof.analyse.causes.owners import Claims, claims_of
 from nsprof.analyse.causes.registry import rules as all_rules
@@ -76,33 +77,6 @@ def explain(
     return _Engine(sides, all_rules() if rules is None else tuple(rules), files).run()
 
 
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    """A rule with its evidence."""
-
-    number: int
-    rule: Rule
-    weight: weigh.Weight
-    shown: bool  # its functions cost more
-    seen: tuple[Seen, ...]
-    against: tuple[Seen, ...]
-    strength: float = 0.0
-
-    @property
-    def set_up(self) -> bool:
-        """Whether a setting or the way the traffic was made speaks for it, which no other cause brings about."""
-        return any(s.kind in ("host", "workload") for s in self.seen)
-
-    @property
-    def kinds(self) -> set[str]:
-        return {s.kind for s in self.seen} | ({"functions"} if self.shown else set())
-
-    @property
-    def place(self) -> str:
-        """Where: a setting names the device, a counter often the namespace only."""
-        return next((s.place for s in sorted(self.seen, key=lambda s: s.kind != "host") if s.place), "")
-
-
 class _Engine:
     def __init__(self, sides: Sides, rules: tuple[Rule, ...], files: tuple[str, str]) -> None:
         self.sides, self.rules = sides, rules
@@ -123,7 +97,7 @@ class _Engine:
         self.notes: list[str] = []
         self.limits = forbids.limits_of(self.case, self.samples)
         self.heirs: dict[int, int] = {}
-        self.waits: dict[int, _Judged] = {}
+        self.waits: dict[int, Judged] = {}
 
     # -- evidence
 
@@ -154,7 +128,7 @@ class _Engine:
         one, two = (float(v.count[there[m]].sum()) for v, m in pairs)
         return one, two
 
-    def _judge(self, number: int) -> _Judged | None:
+    def _judge(self, number: int) -> Judged | None:
         rule = self.rules[number]
         looked = [(c, c.look(self.case) if self._may(c.kind) else None) for c in rule.checks]
         seen = tuple(s for _, s in looked if s is not None)
@@ -174,19 +148,19 @@ class _Engine:
             ratio = rule.spread.ratio(self.case)
             if ratio >= _OFTEN:
                 shown_often = Seen("counters", f"{ratio:.3g} times as often: {rule.spread.about}")
-                return _Judged(number, rule, weight, False, (*seen, shown_often), against)
+                return Judged(number, rule, weight, False, (*seen, shown_often), against)
         strength = max((s.strength for s in seen), default=0.0)
         if rule.not_cpu:
             ok = bool(seen)
         elif rule.spread is not None and not rule.owns:
             ok = told
-        elif not shown and _established(rule, own, seen):
+        elif not shown and established(rule, own, seen):
             ok = weight.delta > weigh.MIN_EFFECT * self.case.base_total
         else:
             ok = shown and (bool(seen) or self._exactly_new(number) or not (rule.needs_check or self.limits.alone))
         if not ok or (against and len({s.kind for s in seen}) < 2):
             return None
-        return _Judged(number, rule, weight, shown, seen, against, strength)
+        return Judged(number, rule, weight, shown, seen, against, strength)
 
     def _exactly_new(self, number: int) -> bool:
         """Exact counts, and the signature runs on one side only: that needs no second opinion to be possible."""
@@ -221,7 +195,7 @@ class _Engine:
 
     # -- attribution
 
-    def _settle(self, judged: list[_Judged]) -> list[_Judged]:
+    def _settle(self, judged: list[Judged]) -> list[Judged]:
         """Leave out what keeps nothing once the others have taken theirs (the outer one of two nested causes)."""
         accepted = judged
         while True:
@@ -231,7 +205,7 @@ class _Engine:
                 j
                 for j in accepted
                 if not j.rule.not_cpu
-                and not _repeats(j)
+                and not repeats(j)
                 and self._delta(shares.get(j.number)) < least
                 and not (
                     len(j.kinds) > 1
@@ -244,7 +218,7 @@ class _Engine:
             lightest = min(weak, key=lambda j: self._delta(shares.get(j.number)))
             accepted = [j for j in accepted if j is not lightest]
 
-    def _absorb(self, judged: list[_Judged]) -> list[_Judged]:
+    def _absorb(self, judged: list[Judged]) -> list[Judged]:
         """Consequences without evidence of their own go to their cause."""
         by_name = {j.rule.name: j for j in judged}
         for j in judged:
@@ -266,12 +240,12 @@ class _Engine:
         self._repeated(judged)
         return [j for j in judged if j.number not in self.heirs]
 
-    def _widest(self, judged: Sequence[_Judged]) -> _Judged | None:
+    def _widest(self, judged: Sequence[Judged]) -> Judged | None:
         """The cause by which the path runs more often: the best evidenced, then the one with the largest ratio."""
         found = [(len(j.kinds), j.rule.spread.ratio(self.case), -j.number, j) for j in judged if j.rule.spread]
         return max(found, key=lambda row: row[:3])[3] if found else None
 
-    def _repeated(self, judged: list[_Judged]) -> None:
+    def _repeated(self, judged: list[Judged]) -> None:
         """Where a cause makes the path run `ratio` times as often, whatever else is on the path costs as much more:
         that alone does not make it a cause of its own, nor do counters that moved in the same proportion."""
         widest = self._widest([j for j in judged if len(j.kinds) >= 2])
@@ -286,7 +260,7 @@ class _Engine:
     def _delta(self, cost: tuple[_Array, _Array] | None) -> float:
         return float(cost[1].mean() - cost[0].mean()) if cost is not None else 0.0
 
-    def _owners(self, accepted: Sequence[_Judged]) -> NDArray[np.int64]:
+    def _owners(self, accepted: Sequence[Judged]) -> NDArray[np.int64]:
         """Owner (number of a rule, -1 none) of each group of claims."""
         ours = {j.number for j in accepted if not j.rule.not_cpu or j.rule.owns or j.rule.spread}
         owner = np.full(len(self.claims.groups), -1, "i8")
@@ -297,7 +271,7 @@ class _Engine:
                 owner[i] = (first or chosen)[0]
         return owner
 
-    def _attribute(self, accepted: Sequence[_Judged]) -> dict[int, tuple[_Array, _Array]]:
+    def _attribute(self, accepted: Sequence[Judged]) -> dict[int, tuple[_Array, _Array]]:
         """Rule -> its own cost by run on both sides; -1 is what nobody owns."""
         owner = self._owners(accepted)
         shares = {
@@ -321,7 +295,7 @@ class _Engine:
 
     # -- the answer
 
-    def _finding(self, j: _Judged, cost: tuple[_Array, _Array] | None) -> Finding:
+    def _finding(self, j: Judged, cost: tuple[_Array, _Array] | None) -> Finding:
         rule = j.rule
         share, around = (float("nan"), None) if cost is None else weigh.share(cost, self.totals)
         kind = "simulation" if self.exact else "functions"
@@ -351,7 +325,7 @@ class _Engine:
             threshold=rule.threshold,
         )
 
-    def _bounds(self, j: _Judged, cost: tuple[_Array, _Array] | None) -> Interval | None:
+    def _bounds(self, j: Judged, cost: tuple[_Array, _Array] | None) -> Interval | None:
         """Interval of what is attributed to a cause: Welch's over the runs. Where that includes 0, the one that
         showed the cost, in the proportion of what is attributed to it."""
         if cost is None or min(len(run) for run in cost) < 2:
@@ -366,7 +340,7 @@ class _Engine:
             return around
         return Interval(shown.low * delta / whole, shown.high * delta / whole, shown.level)
 
-    def _cost_text(self, j: _Judged) -> str:
+    def _cost_text(self, j: Judged) -> str:
         """The functions that carry the cost, each with its own part; then what all they call costs, and whose it is
         where that is not what the cause was given."""
         rows, measure, w = self.owned.named(j.number), self.sides.measure, j.weight
@@ -388,7 +362,7 @@ class _Engine:
         text += "".join(f"; {_amount(d, measure, '+')} '{t}', its consequence" for t, d in inherited.items())
         return text + self._annex_text(j)
 
-    def _annex_text(self, j: _Judged) -> str:
+    def _annex_text(self, j: Judged) -> str:
         """What a cause was given besides its functions."""
         measure, text = self.sides.measure, ""
         for kind, why in (("replaced", "that they replace, set off"), ("programs", "of the programs that do it")):
@@ -432,8 +406,15 @@ class _Engine:
         measure = self.sides.measure
         return [
             f"a share above 100%: what no cause owns became cheaper by {_amount(-self._delta(rest), measure)} "
-            f"{measure.label}, mostly {names or 'in no single function'}"
+            f"{measure.label}, mostly {names or 'in no single function'}{self._fewer_sent()}"
         ]
+
+    def _fewer_sent(self) -> str:
+        """A sender that outruns its reader less pays less for each datagram that is read."""
+        base, new = (read_share(side) for side in (self.case.base, self.case.new))
+        if self.case.per not in ("datagram", "kb") or new < base * (1 + _OTHERS):
+            return ""
+        return f"; {new:.0%} of the datagrams sent are read (base: {base:.0%}), so that fewer are paid for in vain"
 
     def _answer(self, findings: list[Finding], shares: dict[int, tuple[_Array, _Array]]) -> Explanation:
         rest = shares.get(-1, self.totals)
@@ -475,20 +456,6 @@ class _Engine:
 def _hidden(finding: Finding) -> bool:
     """Whether noise hides what a cause of CPU time costs."""
     return not finding.not_cpu and finding.interval is not None and finding.interval.low <= 0
-
-
-def _established(rule: Rule, own: Sequence[Seen], seen: Sequence[Seen]) -> bool:
-    """Whether a counter says that it happens, and something else of the scenario's own why (a counter of the whole
-    machine needs a setting): then it does, though noise may hide what it costs."""
-    kinds = {s.kind for s in own}
-    happens = bool(kinds & {"counters", "ledger"}) and len(kinds) > 1
-    set_up = "host" in kinds and any(s.kind == "counters" for s in seen)
-    return bool(rule.owns) and (happens or set_up)
-
-
-def _repeats(j: _Judged) -> bool:
-    """Whether it is shown that the path runs more often, and why: so it does, though noise may hide the cost."""
-    return j.rule.spread is not None and not j.rule.owns and len({s.kind for s in j.seen}) > 1 and not j.against
 
 
 def _amount(value: float, measure: Measure, sign: str = "") -> str:

@@ -42,6 +42,7 @@ __all__ = [
     "offload_lost",
     "own_shares",
     "qdisc_differs",
+    "read_share",
     "rises",
     "share_of",
     "size",
@@ -191,6 +192,13 @@ def busiest_sends(side: Side) -> float:
     the path is a hop, not more packets."""
     rows = [v for place, v in side.rows("tx_packets", "device") if not place.startswith("lo in ")]
     return max((float((r / side.units).mean()) for r in rows), default=0.0)
+
+
+def read_share(side: Side) -> float:
+    """Of the datagrams that are sent, the part that is read; 1 where none is counted."""
+    sent = side.total("Udp.OutDatagrams", "Udp6.OutDatagrams", scope="netns").sum()
+    got = side.total("Udp.InDatagrams", "Udp6.InDatagrams", scope="netns").sum()
+    return float(got / sent) if sent else 1.0
 
 
 def skbs_per_unit(case: Case) -> float:

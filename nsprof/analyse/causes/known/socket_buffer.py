@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from nsprof.analyse.causes.case import Case, Side
-from nsprof.analyse.causes.look import STREAM, more, moves
+from nsprof.analyse.causes.case import Case
+from nsprof.analyse.causes.look import STREAM, more, moves, read_share
 from nsprof.analyse.causes.rule import Rule, Seen, Spread, Try
 
 #: A reader that keeps up with its sender loses less than this; where base loses more, it is flooded.
@@ -40,21 +40,14 @@ def _look(case: Case) -> Seen | None:
     )
 
 
-def _read(side: Side) -> float:
-    """Of the datagrams that are sent, the part that is read."""
-    sent = side.total("Udp.OutDatagrams", "Udp6.OutDatagrams", scope="netns").sum()
-    got = side.total("Udp.InDatagrams", "Udp6.InDatagrams", scope="netns").sum()
-    return float(got / sent) if sent else 1.0
-
-
 def _sent_per_read(case: Case) -> float:
     """How many times as many datagrams are sent for one that is read, where it is those that are counted."""
-    base, new = _read(case.base), _read(case.new)
+    base, new = read_share(case.base), read_share(case.new)
     return base / new if case.per == "datagram" and base > 0 and new > 0 else 1.0
 
 
 def _lost(case: Case) -> Seen | None:
-    shares = [_read(side) for side in (case.base, case.new)]
+    shares = [read_share(side) for side in (case.base, case.new)]
     if not _worse(max(0.0, 1 - shares[0]), 1 - shares[1]):
         return None
     return Seen(

@@ -197,3 +197,17 @@ def test_what_the_programs_cost_that_create_namespaces_is_the_churn_s() -> None:
     assert found.delta == pytest.approx(800 + 800 + 9_000 + 2_000, rel=0.05)
     assert re.search(r"of the programs that do it: ip \+1[01],\d+$", _functions(found))
     assert e.not_explained == pytest.approx(5_000, rel=0.1)
+
+
+def test_a_flood_that_is_read_more_says_that_less_is_paid_for_in_vain() -> None:
+    """Two datagrams are sent for each that is read at base, one now: all paths cost half, and rules are dear."""
+    rules = ({"datapath": {"nft_rules": 0}}, {"datapath": {"nft_rules": 500}})
+    halved = {path: cost / 2 for path, cost in HOST_COSTS.items()}
+    profile = pair(
+        {**halved, f"nft_do_chain < nf_hook_slow < {TX}": 2_000.0}, facts=rules,
+        counters={("netns", "Udp.OutDatagrams"): (4.0, 2.0)},
+        fields=({"denominators": {"datagram": 200_000.0}},) * 2,
+    )  # fmt: skip
+    e = explain(profile, profile, base_scenario="clean", new_scenario="fault", per="datagram")
+    (reason,) = [r for r in e.reasons if "above 100%" in r]
+    assert "of the datagrams sent are read (base: 50%), so that fewer are paid for in vain" in reason
