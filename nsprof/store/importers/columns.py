@@ -21,11 +21,13 @@ __all__ = [
     "between",
     "digits_after",
     "distinct",
+    "met_again",
     "newlines",
     "plus_0x",
     "positions",
     "records",
     "repeats",
+    "scattered",
 ]
 
 _PROBE = 600
@@ -120,10 +122,10 @@ def distinct(
 
 
 def between(
-    text: NDArray[np.uint8], ends: NDArray[np.int64], wanted: NDArray[np.bool_] | None
+    text: NDArray[np.uint8], ends: NDArray[np.int64], wanted: NDArray[np.bool_] | None, *, every: bool = False
 ) -> tuple[NDArray[np.int32], Pieces]:
     """`distinct` of pieces that stand one behind the other, the first one at the begin of the text, each up to one of
-    `ends` and with it; those not `wanted` are left out."""
+    `ends` and with it; those not `wanted` are left out, or (`every`) have a number without a meaning."""
     if not len(ends):
         return distinct(text, ends, ends)
     offsets = np.empty(len(ends) + 1, "i4")
@@ -133,7 +135,7 @@ def between(
     array = pa.BinaryArray.from_buffers(pa.binary(), len(ends), [valid, pa.py_buffer(offsets), pa.py_buffer(text)])
     coded = call("dictionary_encode", [array])
     codes = np.frombuffer(coded.indices.buffers()[1], "i4", count=len(ends))
-    return codes if wanted is None else codes[wanted], _pieces(coded.dictionary)
+    return codes if wanted is None or every else codes[wanted], _pieces(coded.dictionary)
 
 
 def _pieces(array: pa.BinaryArray) -> Pieces:
@@ -144,16 +146,24 @@ def _pieces(array: pa.BinaryArray) -> Pieces:
 
 def repeats(buf: NDArray[np.uint8], start: NDArray[np.int64], end: NDArray[np.int64], often: int = _OFTEN) -> bool:
     """Whether pieces stand there so `often` each, or more, judged by how many of some hundred are equal."""
-    number = len(start)
-    if not number:
-        return False
-    # Scattered, since what stands at equal distances may be equal always, or never.
-    scatter = np.arange(1, _PROBE + 1, dtype="u8") * np.uint64(0x9E3779B97F4A7C15)
+    some = scattered(len(start))
+    return met_again(buf, start[some], end[some], len(start), often)
+
+
+def scattered(number: int) -> NDArray[np.int64]:
+    """Some hundred of so many rows: scattered, since what stands at equal distances may be equal always, or never."""
+    scatter = np.arange(1, _PROBE + 1 if number else 1, dtype="u8") * np.uint64(0x9E3779B97F4A7C15)
     scatter = (scatter ^ scatter >> np.uint64(29)) * np.uint64(0xBF58476D1CE4E5B9) >> np.uint64(11)
-    some = np.unique(scatter % np.uint64(number)).astype("i8")
-    texts = {buf[a:b].tobytes() for a, b in zip(start[some].tolist(), end[some].tolist(), strict=True)}
+    return np.unique(scatter % np.uint64(max(number, 1))).astype("i8")
+
+
+def met_again(
+    buf: NDArray[np.uint8], start: NDArray[np.int64], end: NDArray[np.int64], number: int, often: int
+) -> bool:
+    """`repeats` of `number` pieces, of which those of `scattered` are given."""
+    texts = {buf[a:b].tobytes() for a, b in zip(start.tolist(), end.tolist(), strict=True)}
     # Among k of n pieces of d equally frequent texts, k * k / (2 * d) are met again.
-    return (len(some) - len(texts)) * 2 * number > often * len(some) ** 2
+    return (len(start) - len(texts)) * 2 * number > often * len(start) ** 2
 
 
 def records(text: NDArray[np.uint8], at: NDArray[np.int64], width: int) -> NDArray[np.uint8]:

@@ -7,21 +7,24 @@ Arrow; Python sees the distinct frames only.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nsprof.errors import ProfileFormatError
-from nsprof.model.profile import Event, FrameKind, Frames, Profile, Run, Stacks
+from nsprof.model.profile import Event, Profile, Run, Stacks
 from nsprof.store.importers import assemble as a
 from nsprof.store.importers import columns as c
 from nsprof.store.importers.ahead import ahead
-from nsprof.store.importers.text import KERNEL_ENTRY, cuts, kernel_dso, stretches, to_utf8
+from nsprof.store.importers.foldedstacks import ENTERS, SAID, Known, Local, Stacked, keys_below, stacked
+from nsprof.store.importers.text import cuts, stretches, to_utf8
 
 __all__ = ["import_folded", "looks_like", "to_utf8"]
 
@@ -34,14 +37,16 @@ _WINDOW = 2 << 20
 _DENSE = 9  # a semicolon in so few bytes, and positions would take far more memory than text
 _LONG = 4 << 20
 _TAIL = 8  # bytes at the end of a line in which a count mostly stands, with the blank before it
-_LINES = 1 << 14
+_ZEROS, _LOW, _HIGH, _ONES, _TEN = (np.uint64(0x0101010101010101 * byte) for byte in (48, 127, 128, 1, 118))
+_PAIRS = np.uint64(0xFF000000FF)
 _DIGITS = 15  # so many make a number that a double holds exactly
 _MOST = 2**53  # up to here a double holds every whole number
 _MAX_DEPTH = 100_000
 _STRETCHES = 1.5  # the larger a stretch, the more often stacks are met in it again, and the more memory it takes
 _ROOT = 48  # a root of fewer bytes is looked for
 _SELDOM = 2  # times that what stands below roots must be met for it to be worth it
-_MIX = np.uint64(0x9E3779B97F4A7C15)
+_WORDS = 1 << 15
+_NONE = 0xFFFFFFFF
 _LEFT_OUT = "lines that are no `frames count`, left out"
 
 
@@ -78,8 +83,9 @@ def import_folded(buf: memoryview, name: str) -> tuple[Profile, bool]:
     those leafward of a known kernel entry function, are kernel frames.
     """
     _refuse_two_counts(bytes(buf[:_HEAD]), name)
-    table = _Table()
-    for parts in ahead(_parts, stretches(buf, b"\n", _STRETCHES)):
+    known = Known()
+    table = _Table(known)
+    for parts in ahead(functools.partial(_parts, known), stretches(buf, b"\n", _STRETCHES)):
         for part in parts:
             table.add(part)
     if not table.rows and not table.bad:
@@ -89,30 +95,64 @@ def import_folded(buf: memoryview, name: str) -> tuple[Profile, bool]:
 
 @dataclass(slots=True)
 class _Part:
-    """Some lines: their frames (name, module, kind, source); the stacks, leaf first, as numbers of those; of each
-    stack how many frames it has, what it weighs, a key that equal ones share, and its context."""
+    """Some lines: of each what it weighs, how many frames its stack has, the stack's key and context. The stacks are
+    those of `made` in order or, where there is a `which`, that one of them below that one of the `roots` (numbers of
+    `Known`)."""
 
-    frames: list[tuple[str, str, int, str]]
-    flat: NDArray[np.uint32]
+    local: Local
+    made: Stacked
     lengths: NDArray[np.int64]
     weight: NDArray[np.float64]
     key: NDArray[np.uint64]
     context: NDArray[np.uint8]
+    which: NDArray[np.int32] | None = None
+    root: NDArray[np.int32] | None = None
+    roots: NDArray[np.int64] | None = None
     lines: int = 0
     bad: int = 0
     first_bad: int = 0
 
+    @classmethod
+    def of(cls, local: Local, made: Stacked, weight: NDArray[np.float64]) -> _Part:
+        """A stack a line."""
+        return cls(local, made, np.diff(made.offsets), weight, made.key, made.context)
 
-def _parts(text: memoryview) -> list[_Part]:
+    def frames(self) -> NDArray[np.int64]:
+        """The numbers of `Known` that are met, as they come: frames as they stand, kernel ones by entry, roots."""
+        local = self.local
+        met = [local.number[: local.texts], local.number[self.made.met]]
+        return np.concatenate(met if self.roots is None else [*met, self.roots])
+
+    def write(self, number: NDArray[np.uint32], out: NDArray[np.uint32]) -> None:
+        """The frames of all stacks, one behind the other; `number` is a frame's, by its number of `Known`."""
+        mine = number[self.local.number]
+        made = self.made
+        if self.which is None or self.root is None or self.roots is None:
+            for low in range(0, len(out), _WORDS):
+                out[low : low + _WORDS] = mine[made.flat[low : low + _WORDS]]
+            return
+        flat = mine[made.flat]
+        offsets = np.zeros(len(self.lengths) + 1, "i8")
+        np.cumsum(self.lengths, out=offsets[1:])
+        shift = made.offsets[self.which] - offsets[:-1]
+        for first, stop in a.spans(offsets, _WORDS):
+            low, high = int(offsets[first]), int(offsets[stop])
+            pick = np.repeat(shift[first:stop], self.lengths[first:stop])
+            pick += np.arange(low, high)
+            np.take(flat, pick, mode="clip", out=out[low:high])  # the last of each, not its own, becomes the root's
+        out[offsets[1:] - 1] = number[self.roots][self.root]
+
+
+def _parts(known: Known, text: memoryview) -> list[_Part]:
     """A stretch of text taken apart."""
     buf = np.frombuffer(text, "u1")
     if len(text) > _WINDOW and np.count_nonzero(buf[:_WINDOW] == 59) * _DENSE > _WINDOW:
         # Far more frames than text usually has: less of it at once.
-        return [part for each in cuts(text, b"\n", _WINDOW) for part in _part(np.frombuffer(each, "u1"), each)]
-    return _part(buf, text)
+        return [part for each in cuts(text, b"\n", _WINDOW) for part in _part(known, np.frombuffer(each, "u1"), each)]
+    return _part(known, buf, text)
 
 
-def _part(buf: NDArray[np.uint8], text: memoryview) -> list[_Part]:
+def _part(known: Known, buf: NDArray[np.uint8], text: memoryview) -> list[_Part]:
     ends = c.newlines(buf)
     starts = np.concatenate([[0], ends[:-1] + 1])[: len(ends)]
     weight, stop = _counts(buf, starts, ends)
@@ -123,11 +163,8 @@ def _part(buf: NDArray[np.uint8], text: memoryview) -> list[_Part]:
     start, stop, weight = starts[rows], stop[rows], weight[rows]
     if len(rows) and c.repeats(buf, start, stop):
         which, pieces = c.distinct(buf, start, stop + 1)  # with the blank behind each, which parts it from the next
-        weight = np.bincount(which, weights=weight).astype("f8")
-        separator = pieces.data == 59
-        separator[pieces.offsets[1:] - 1] = True
-        made = _named(*_frames(pieces.data, np.flatnonzero(separator), 32), weight)
-    elif len(rows) and (under := _under_roots(buf, start, stop, weight)) is not None:
+        made = _Part.of(*_pieces(known, pieces), np.bincount(which, weights=weight).astype("f8"))
+    elif len(rows) and (under := _under_roots(known, buf, start, stop, weight)) is not None:
         made = under
     else:
         separator = buf == 59
@@ -136,78 +173,72 @@ def _part(buf: NDArray[np.uint8], text: memoryview) -> list[_Part]:
         separator[stop] = True
         whole = len(ends) - (len(buf) > 0 and int(buf[-1]) != 10)
         separator[ends[:whole]] = True
-        texts, flat, lengths = _frames(buf, np.flatnonzero(separator), 10, unended=whole < len(ends))
-        made = _named(texts, flat, lengths[usual], weight)
+        where = np.flatnonzero(separator)
+        del separator
+        ending = buf[where] == 10
+        codes, texts = c.between(buf, where, ~ending, every=True)
+        # The count behind each stack is a piece as well, which is not looked at.
+        last = np.flatnonzero(ending)
+        if whole < len(ends):
+            last = np.append(last, len(where))
+        begin = np.concatenate([[0], last[:-1] + 1])[: len(last)]
+        local = known.local(_texts(texts))
+        made = _Part.of(local, stacked(codes, begin[rows], (last - begin)[rows], local), weight)
     parts = [made]
     if len(other):
         lines = [bytes(text[a:b]) for a, b in zip(starts[other].tolist(), ends[other].tolist(), strict=True)]
-        parts.append(_odd_lines(lines, other))
+        parts.append(_odd_lines(known, lines, other))
     parts[-1].lines = len(ends)
     return parts
 
 
+def _pieces(known: Known, pieces: c.Pieces, *, below: bool = False) -> tuple[Local, Stacked]:
+    """Stacks that stand one behind the other, a blank behind each."""
+    separator = pieces.data == 59
+    separator[pieces.offsets[1:] - 1] = True
+    where = np.flatnonzero(separator)
+    last = np.searchsorted(where, pieces.offsets[1:] - 1)
+    begin = np.concatenate([[0], last[:-1] + 1])[: len(last)]
+    codes, texts = c.between(pieces.data, where, None)
+    local = known.local(_texts(texts))
+    return local, stacked(codes, begin, last - begin + 1, local, below=below)
+
+
+def _texts(pieces: c.Pieces) -> list[bytes]:
+    """Frames, of pieces that end with a separator each."""
+    whole = pieces.data.tobytes()
+    return [whole[a : b - 1] for a, b in itertools.pairwise(pieces.offsets.tolist())]
+
+
 def _under_roots(
-    buf: NDArray[np.uint8], start: NDArray[np.int64], stop: NDArray[np.int64], weight: NDArray[np.float64]
+    known: Known,
+    buf: NDArray[np.uint8],
+    start: NDArray[np.int64],
+    stop: NDArray[np.int64],
+    weight: NDArray[np.float64],
 ) -> _Part | None:
     """Stacks that differ in their root (a process, a container) more than below it: what stands below is looked at
     once. None where that is met only once itself, or where a root says something about the frames below it."""
-    window = c.records(buf, start, _ROOT) == 59
-    at = window.argmax(axis=1)
-    begin = start + at + 1
-    if not window[np.arange(len(at)), at].all() or (begin >= stop).any() or not c.repeats(buf, begin, stop, _SELDOM):
+    some = c.scattered(len(start))
+    begin, found = _below_roots(buf, start[some])
+    if not found or not c.met_again(buf, begin, stop[some], len(start), _SELDOM):
         return None
-    root, roots = c.distinct(buf, start, begin - 1)
-    above = [_frame_of(text) for text in roots.tolist()]
-    if any(frame.entry or frame.row[2] != FrameKind.UNKNOWN for frame in above):
+    begin, found = _below_roots(buf, start)
+    if not found or (begin >= stop).any():
+        return None
+    root, names = c.distinct(buf, start, begin - 1)
+    above = known.local(names.tolist())
+    if (above.said[: above.texts] & (ENTERS | SAID)).any():
         return None
     which, pieces = c.distinct(buf, begin, stop + 1)
-    separator = pieces.data == 59
-    separator[pieces.offsets[1:] - 1] = True
-    below = _named(*_frames(pieces.data, np.flatnonzero(separator), 32), np.zeros(0))
-    # Each with a last frame more, for the root.
-    under = np.zeros(len(below.lengths) + 1, "i8")
-    np.cumsum(below.lengths + 1, out=under[1:])
-    flat = np.zeros(int(under[-1]), "u4")
-    inside = np.ones(len(flat), bool)
-    inside[under[1:] - 1] = False
-    flat[inside] = below.flat
-    row = which.astype("i8")
-    offsets, flat = a.take_rows(flat, under, row)
-    flat[offsets[1:] - 1] = len(below.frames) + root
-    # As _keys() makes them, what stands below the root hashed once.
-    words = np.zeros(len(inside), "u8")
-    words[inside] = _words([hash(frame) for frame in below.frames])[below.flat]
-    key = a.hash_rows(words, under)[row] * _MIX ^ _words([frame.hash for frame in above])[root]
-    frames = [*below.frames, *(frame.row for frame in above)]
-    return _Part(frames, flat, np.diff(offsets), weight, key, below.context[row])
+    local, made = _pieces(known, pieces, below=True)
+    key = keys_below(made.key[which], above.word[root])
+    lengths = np.diff(made.offsets)[which] + 1
+    roots = above.number[: above.texts]
+    return _Part(local, made, lengths, weight, key, made.context[which], which, root, roots)
 
 
-def _frames(
-    buf: NDArray[np.uint8], separator: NDArray[np.int64], last: int, *, unended: bool = False
-) -> tuple[list[bytes], NDArray[np.int32], NDArray[np.int64]]:
-    """(distinct frames, the number of each frame, each line's from its last to its first, frames of each line).
-
-    A frame ends at a separator. `last` is the separator that ends a line: 32 is a frame's end too, 10 ends none;
-    `unended` that the last line lacks it.
-    """
-    ending = buf[separator] == last
-    which, pieces = c.between(buf, separator, ~ending if last == 10 else None)
-    ends = np.flatnonzero(ending)
-    if unended:
-        ends = np.append(ends, len(separator))
-    lengths = np.diff(ends, prepend=-1) - (last == 10)
-    offsets = np.zeros(len(lengths) + 1, "i8")
-    np.cumsum(lengths, out=offsets[1:])
-    flat = np.empty(len(which), "i4")
-    for first, stop in a.spans(offsets, 1 << 15):
-        low, high = int(offsets[first]), int(offsets[stop])
-        mirror = np.repeat(offsets[first:stop] + offsets[first + 1 : stop + 1] - 1, lengths[first:stop])
-        mirror -= np.arange(low, high)
-        flat[low:high] = which[mirror]
-    return [text[:-1] for text in pieces.tolist()], flat, lengths
-
-
-def _odd_lines(lines: list[bytes], rows: NDArray[np.int64]) -> _Part:
+def _odd_lines(known: Known, lines: list[bytes], rows: NDArray[np.int64]) -> _Part:
     """Lines that are not just frames, a blank and a plain number; `rows` are their numbers, from 0."""
     texts: dict[bytes, int] = {}
     flat: list[int] = []
@@ -223,57 +254,76 @@ def _odd_lines(lines: list[bytes], rows: NDArray[np.int64]) -> _Part:
             bad.append(row + 1)
             continue
         frames = stack.rsplit(b";", _MAX_DEPTH)[-_MAX_DEPTH:]
-        flat.extend(texts.setdefault(frame, len(texts)) for frame in reversed(frames))
+        flat.extend(texts.setdefault(frame, len(texts)) for frame in frames)
         lengths.append(len(frames))
         weight.append(float(count))
-    made = _named(list(texts), np.array(flat, "i4"), np.array(lengths, "i8"), np.array(weight, "f8"))
+    local = known.local(list(texts))
+    size = np.array(lengths, "i8")
+    made = _Part.of(local, stacked(np.array(flat, "i4"), np.cumsum(size) - size, size, local), np.array(weight, "f8"))
     made.bad, made.first_bad = len(bad), bad[0] if bad else 0
     return made
 
 
 class _Table:
-    """Stacks read so far: their frames as numbers of one table, leaf first, and what `_Part` says of each."""
+    """Lines read so far, and the numbers of their frames in the table to be."""
 
-    def __init__(self) -> None:
-        self.frames = a.FrameTable()
+    def __init__(self, known: Known) -> None:
         self.rows = 0
         self.bad = 0
+        self._known = known
+        self._frames = a.FrameTable()
+        self._number = np.full(1 << 10, _NONE, "u4")  # of the numbers of `known`
         self._first_bad = 0
         self._lines = 0
-        self._flat: list[NDArray[np.uint32]] = []
-        self._columns: list[tuple[NDArray[Any], ...]] = []
+        self._parts: list[_Part] = []
 
     def add(self, part: _Part) -> None:
-        """Take in some lines."""
-        number = np.array([self.frames.add(*frame) for frame in part.frames], "u4")
-        if len(part.lengths):
-            self._flat.append(number[part.flat])
-            self._columns.append((part.lengths, part.weight, part.key, part.context))
+        """Take in some lines. Their frames get numbers in the order of the lines, whatever thread met them first."""
+        if len(self._number) < len(self._known):
+            more = max(len(self._known), 2 * len(self._number)) - len(self._number)
+            self._number = np.concatenate([self._number, np.full(more, _NONE, "u4")])
+        met = part.frames()
+        for number in met[self._number[met] == _NONE].tolist():
+            self._number[number] = self._frames.add(*self._known.row(number))
+        if len(part.weight):
+            self._parts.append(part)
         if part.bad:
             self._first_bad = self._first_bad or self._lines + part.first_bad
         self.bad += part.bad
-        self.rows += len(part.lengths)
+        self.rows += len(part.weight)
         self._lines += part.lines
+
+    def _written(self, offsets: NDArray[np.int64]) -> NDArray[np.uint32]:
+        """The frames of all lines; the parts are let go."""
+        flat = np.empty(int(offsets[-1]), "u4")
+
+        def jobs() -> Iterator[tuple[_Part, NDArray[np.uint32]]]:
+            row = 0
+            self._parts.reverse()
+            while self._parts:
+                part = self._parts.pop()
+                yield part, flat[offsets[row] : offsets[row + len(part.weight)]]
+                row += len(part.weight)
+
+        for _ in ahead(lambda job: job[0].write(self._number, job[1]), jobs()):
+            pass
+        return flat
 
     def profile(self, name: str) -> Profile:
         """The finished profile; equal stacks become one."""
+        columns = [(part.lengths, part.weight, part.key, part.context) for part in self._parts]
         empty = (np.zeros(0, "i8"), np.zeros(0), np.zeros(0, "u8"), np.zeros(0, "u1"))
-        lengths, weight, key, context = (np.concatenate(each) for each in zip(empty, *self._columns, strict=True))
+        lengths, weight, key, context = (np.concatenate(each) for each in zip(empty, *columns, strict=True))
+        del columns
         offsets = np.zeros(self.rows + 1, "i8")
         np.cumsum(lengths, out=offsets[1:])
-        flat = np.empty(int(offsets[-1]), "u4")
-        at = 0
-        self._flat.reverse()
-        while self._flat:  # each is let go when it is copied
-            part = self._flat.pop()
-            flat[at : at + len(part)] = part
-            at += len(part)
-            del part
+        flat = self._written(offsets)
         notes = [f"{self.bad} {_LEFT_OUT} (the first is line {self._first_bad:,})"] if self.bad else []
         if not (weight == np.floor(weight)).all():
             notes.append("fractional counts: weights are kept as they are, sample counts are rounded up")
-        first, which = a.grouped(key)
-        if len(first) < len(key):
+        ordered = np.sort(key)
+        if (ordered[1:] == ordered[:-1]).any():
+            first, which = a.grouped(key)
             order = np.argsort(first)
             rank = np.empty(len(order), "i8")
             rank[order] = np.arange(len(order))
@@ -292,35 +342,65 @@ class _Table:
         )
         run = Run(scenario=Path(name).name, losses=a.no_losses())
         meta = a.source_meta("folded", name, notes)
-        return a.assemble(made, self.frames.frames(), Stacks(offsets, flat), run=run, meta=meta)
+        return a.assemble(made, self._frames.frames(), Stacks(offsets, flat), run=run, meta=meta)
+
+
+def _below_roots(buf: NDArray[np.uint8], start: NDArray[np.int64]) -> tuple[NDArray[np.int64], bool]:
+    """(where what stands below the root of each line begins, whether all their roots are short ones)."""
+    window = c.records(buf, start, _ROOT) == 59
+    at = window.argmax(axis=1)
+    return start + at + 1, bool(window[np.arange(len(at)), at].all())
+
+
+def _tails(
+    buf: NDArray[np.uint8], end: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any]]:
+    """(number, its digits, the byte before it) of the digits before each place, which has 8 bytes before it; of eight
+    or more the last eight, and "" for the byte."""
+    # As one word: the last byte is the highest. All bytes up to the last that is no digit are made zero.
+    word = np.ascontiguousarray(c.records(buf, end - _TAIL, _TAIL)).view("<u8").reshape(-1)
+    digit = word ^ _ZEROS
+    other = ((digit & _LOW) + _TEN) | digit
+    other &= _HIGH
+    for shift in (8, 16, 32):
+        other |= other >> np.uint64(shift)
+    other >>= np.uint64(7)
+    count = _TAIL - ((other * _ONES) >> np.uint64(56)).astype("i8")
+    digit &= ~(other * np.uint64(255))
+    # Digits to pairs, to fours, to eight.
+    digit = digit * np.uint64(10) + (digit >> np.uint64(8))
+    digit = (digit & _PAIRS) * np.uint64(1000000 << 32 | 100) + ((digit >> np.uint64(16)) & _PAIRS) * np.uint64(
+        10000 << 32 | 1
+    )
+    digit >>= np.uint64(32)
+    before = (word >> (8 * (7 - np.minimum(count, 7))).astype("u8")).astype("u1")
+    before[count == 8] = 0
+    return digit.astype("i8"), count, before
 
 
 def _short_counts(
     buf: NDArray[np.uint8], start: NDArray[np.int64], end: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """`_counts` of lines that end with a blank and one to seven digits; -1 for the others."""
+    """`_counts` of lines that end with a blank and one to seven digits, or with as many on both sides of a point; -1
+    for the others."""
     value = np.zeros(len(end))
     stop = np.full(len(end), -1, "i8")
     rows = np.flatnonzero(end - start > _TAIL)
-    for low in range(0, len(rows), _LINES):
-        some = rows[low : low + _LINES]
-        tail = np.ascontiguousarray(c.records(buf, end[some] - _TAIL, _TAIL).T)
-        number, scale = np.zeros(len(some), "i4"), np.ones(len(some), "i4")
-        going, length = np.ones(len(some), bool), np.zeros(len(some), "i8")
-        for byte in tail[::-1]:
-            digit = byte - np.uint8(48)
-            ended = going & (byte == 32)
-            length[ended] = -length[ended]  # negative: known
-            going &= digit < 10
-            if not going.any():
-                break
-            number += np.where(going, digit * scale, np.int32(0))
-            length += going
-            scale *= np.int32(10)
-        fine = length < 0
-        done = some[fine]
-        value[done] = number[fine]
-        stop[done] = end[done] - 1 + length[fine]
+    number, count, before = _tails(buf, end[rows])
+    fine = (before == 32) & (count > 0)
+    done = rows[fine]
+    value[done] = number[fine]
+    stop[done] = end[done] - 1 - count[fine]
+    point = np.flatnonzero((before == 46) & (count > 0))
+    point = point[(end - start)[rows[point]] - count[point] - 1 > _TAIL]
+    if len(point):
+        rows, scale = rows[point], 10 ** count[point]
+        at = end[rows] - 1 - count[point]
+        whole, digits, before = _tails(buf, at)
+        fine = (before == 32) & (digits > 0)
+        done = rows[fine]
+        value[done] = (whole * scale + number[point])[fine] / scale[fine]
+        stop[done] = (at - 1 - digits)[fine]
     return value, stop
 
 
@@ -359,95 +439,3 @@ def _counts(
         last = byte
         at = at - 1
     return value, stop
-
-
-_MARK = {b"_[k]": FrameKind.KERNEL, b"_[j]": FrameKind.USER, b"_[w]": FrameKind.USER, b"_[i]": FrameKind.UNKNOWN}
-_DSO = re.compile(r"(.+) \((\[[^()]+\]|[^()]*\.ko[^()]*)\)$")
-
-
-class _Frame(NamedTuple):
-    """What the text of a frame says: the row of a frame table, whether it is a kernel entry function, has a name, and
-    a hash of the row."""
-
-    row: tuple[str, str, int, str]
-    entry: bool
-    named: bool
-    hash: int
-
-
-@functools.lru_cache(1 << 16)
-def _frame_of(text: bytes) -> _Frame:
-    """A frame: its kind is that of its mark or its DSO."""
-    kind = _MARK.get(text[-4:], FrameKind.UNKNOWN)
-    bare = (text[:-4] if text[-4:] in _MARK else text).strip()
-    name = bare.decode("utf-8", "backslashreplace") or "[unknown]"
-    module = ""
-    if name.endswith(")") and (found := _DSO.match(name)):
-        kind, module = kernel_dso(found[2])
-        name = found[1]
-    row = (name, module, int(kind), "")
-    return _Frame(row, name in KERNEL_ENTRY, not name.startswith(("[unknown", "0x")), hash(row))
-
-
-@functools.lru_cache(1 << 16)
-def _as_kernel(frame: _Frame) -> _Frame:
-    row = (*frame.row[:2], int(FrameKind.KERNEL), "")
-    return frame._replace(row=row, hash=hash(row))
-
-
-def _named(
-    texts: list[bytes], flat: NDArray[np.int32], lengths: NDArray[np.int64], weight: NDArray[np.float64]
-) -> _Part:
-    """Stacks of frames that are numbers of `texts`, with frames: kernel ones by marks, DSOs and entry functions."""
-    offsets = np.zeros(len(lengths) + 1, "i8")
-    np.cumsum(lengths, out=offsets[1:])
-    frames = [_frame_of(text) for text in texts]
-    number = len(frames)
-    inner = _leafward(flat, offsets, np.array([frame.entry for frame in frames], bool))
-    if inner is not None:
-        code = np.multiply(inner, np.int32(number), dtype="i4")
-        code += flat
-        met = np.zeros(2 * number, bool)
-        met[code] = True
-        own = np.arange(2 * number, dtype="i4")
-        for index in np.flatnonzero(met[number:]).tolist():
-            own[number + index] = len(frames)
-            frames.append(_as_kernel(frames[index]))
-        flat = own[code]
-    rows = [frame.row for frame in frames]
-    table = Frames(
-        tuple(row[0] for row in rows), ("",) * len(rows), np.array([row[2] for row in rows], "u1"), ("",) * len(rows)
-    )
-    named = np.array([frame.named for frame in frames], bool)
-    stacks = Stacks(offsets, flat.astype("u4"))
-    context, _ = a.context_column(table, stacks, named=named, idle=False)
-    key = _keys(_words([frame.hash for frame in frames])[stacks.frames], offsets)
-    return _Part(rows, stacks.frames, lengths, weight, key, context)
-
-
-def _words(hashes: list[int]) -> NDArray[np.uint64]:
-    return np.array(hashes, "i8").view("u8")
-
-
-def _keys(words: NDArray[np.uint64], offsets: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """A key of each stack from its frames' words, which are overwritten: equal stacks share it wherever they stand in
-    the input. The root goes in by itself, so that what stands below several roots can be hashed once."""
-    last = offsets[1:] - 1
-    root = words[last]
-    words[last] = 0
-    return a.hash_rows(words, offsets) * _MIX ^ root
-
-
-def _leafward(
-    flat: NDArray[np.int32], offsets: NDArray[np.int64], entry: NDArray[np.bool_]
-) -> NDArray[np.bool_] | None:
-    """Which frames are leafward of their stack's outermost kernel entry function, with it; None if there is none."""
-    if not entry.any():
-        return None
-    at = np.flatnonzero(entry[flat])
-    before = np.searchsorted(at, offsets)  # how many of them stand before each row
-    row = np.flatnonzero(before[1:] > before[:-1])
-    step = np.zeros(len(flat) + 1, "i1")
-    step[offsets[row]] = 1
-    step[at[before[row + 1] - 1] + 1] -= 1  # rows are leaf first: the last one of a row is the outermost
-    return np.cumsum(step[:-1], dtype="i1").view(bool)

@@ -1,0 +1,282 @@
+"""Frames and stacks of folded text as numbers: what the text of a frame says, asked once an import, and what that
+means for the stacks it stands in, by columns that stay in the processor's cache."""
+
+from __future__ import annotations
+
+import re
+import threading
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nsprof.kernelnames import context_of
+from nsprof.model.profile import Context, FrameKind
+from nsprof.store.importers import assemble as a
+from nsprof.store.importers.text import KERNEL_ENTRY, kernel_dso
+
+__all__ = ["ENTERS", "SAID", "Frame", "Known", "Local", "Stacked", "keys_below", "stacked"]
+
+_MARK = {b"_[k]": FrameKind.KERNEL, b"_[j]": FrameKind.USER, b"_[w]": FrameKind.USER, b"_[i]": FrameKind.UNKNOWN}
+_DSO = re.compile(r"(.+) \((\[[^()]+\]|[^()]*\.ko[^()]*)\)$")
+_WORDS = 1 << 15  # frames looked at in one go: their columns of 8 bytes stay in the processor's cache
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+# What is said of a frame, in one byte.
+_KERNEL, _USER, _SWITCHES, _NAMED = 1, 2, 4, 8  # kernel code, user code, sets the context, has a name
+ENTERS, SAID = 16, 32  #: all leafward of it is kernel code; its kind is known
+
+_Row = tuple[str, str, int, str]
+
+
+@dataclass(slots=True)
+class Frame:
+    """What the text of a frame says: the row of a frame table, whether it is a kernel entry function, has a name."""
+
+    row: _Row
+    entry: bool
+    named: bool
+
+    @classmethod
+    def of(cls, text: bytes) -> Frame:
+        """Its kind is that of its mark or its DSO."""
+        kind = _MARK.get(text[-4:], FrameKind.UNKNOWN)
+        bare = (text[:-4] if text[-4:] in _MARK else text).strip()
+        name = bare.decode("utf-8", "backslashreplace") or "[unknown]"
+        module = ""
+        if name.endswith(")") and (found := _DSO.match(name)):
+            kind, module = kernel_dso(found[2])
+            name = found[1]
+        return cls((name, module, int(kind), ""), name in KERNEL_ENTRY, not name.startswith(("[unknown", "0x")))
+
+    def as_kernel(self) -> Frame:
+        """The same leafward of a kernel entry function."""
+        return Frame((*self.row[:2], int(FrameKind.KERNEL), ""), self.entry, self.named)
+
+    def said(self) -> tuple[int, int]:
+        """(what is said of it, the context that stacks with it leafmost have or 0)."""
+        name, _, kind, _ = self.row
+        said = (ENTERS if self.entry else 0) | (SAID if kind != FrameKind.UNKNOWN else 0)
+        if kind == FrameKind.USER:
+            said |= _USER
+        if kind not in (FrameKind.KERNEL, FrameKind.BPF, FrameKind.PROFILER):
+            return said, 0
+        said |= _KERNEL | (_NAMED if self.named else 0)
+        context = context_of([name])
+        return (said, 0) if context is Context.TASK else (said | (_SWITCHES if context else 0), int(context))
+
+
+class Known:
+    """The texts of frames met so far. Each has two numbers: 2n as it stands, 2n + 1 leafward of a kernel entry.
+
+    May be asked from several threads.
+    """
+
+    def __init__(self) -> None:
+        self._number: dict[bytes, int] = {}
+        self._frames: list[Frame] = []
+        self._lock = threading.Lock()
+        self._said = np.zeros(1 << 10, "u1")
+        self._context = np.zeros(1 << 10, "u1")
+        self._word = np.zeros(1 << 10, "u8")
+
+    def __len__(self) -> int:
+        """Numbers given, two a text."""
+        return 2 * len(self._frames)
+
+    def row(self, number: int) -> _Row:
+        """The row of a frame table that a number stands for."""
+        frame = self._frames[number >> 1]
+        return frame.as_kernel().row if number & 1 else frame.row
+
+    def local(self, texts: list[bytes]) -> Local:
+        """The columns of some texts, in their order."""
+        found = list(map(self._number.get, texts))
+        if None in found:
+            with self._lock:
+                found = [self._add(text) for text in texts]
+        number = np.array(found, "i8") * 2
+        number = np.concatenate([number, number + 1])
+        return Local(number, self._said[number], self._context[number], self._word[number])
+
+    def _add(self, text: bytes) -> int:
+        """The half of a text's number. Its columns are there before others can find it."""
+        known = self._number.get(text)
+        if known is not None:
+            return known
+        half = len(self._frames)
+        if 2 * half + 2 > len(self._said):
+            more = np.zeros(len(self._said), "u1")
+            self._said = np.concatenate([self._said, more])
+            self._context = np.concatenate([self._context, more])
+            self._word = np.concatenate([self._word, more.astype("u8")])
+        frame = Frame.of(text)
+        self._frames.append(frame)
+        for number, each in ((2 * half, frame), (2 * half + 1, frame.as_kernel())):
+            self._said[number], self._context[number] = each.said()
+            self._word[number] = hash(each.row) & 0xFFFFFFFFFFFFFFFF
+        self._number[text] = half
+        return half
+
+
+@dataclass(slots=True)
+class Local:
+    """Some texts, numbered from 0 here and, leafward of a kernel entry, from their count on: of each its number in
+    `Known`, what is said of it, the context that it sets, and a word for the keys of stacks."""
+
+    number: NDArray[np.int64]
+    said: NDArray[np.uint8]
+    context: NDArray[np.uint8]
+    word: NDArray[np.uint64]
+
+    @property
+    def texts(self) -> int:
+        """How many texts."""
+        return len(self.number) // 2
+
+
+@dataclass(slots=True)
+class Stacked:
+    """Stacks, leaf first, as numbers of a `Local`: stack i is flat[offsets[i]:offsets[i+1]]; a key that equal ones
+    share, wherever they stand in the input; their contexts; which of the numbers from `texts` on are met."""
+
+    flat: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+    key: NDArray[np.uint64]
+    context: NDArray[np.uint8]
+    met: NDArray[np.int64]
+
+
+def stacked(
+    which: NDArray[np.int32],
+    begin: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    local: Local,
+    *,
+    below: bool = False,
+) -> Stacked:
+    """Stack i is which[begin[i]:begin[i] + lengths[i]], root first, with at least one frame each.
+
+    Equal stacks share a key whether they are given whole or, as `below`, without the root that `keys_below` adds.
+    """
+    offsets = np.zeros(len(lengths) + 1, "i8")
+    np.cumsum(lengths, out=offsets[1:])
+    out = Stacked(
+        np.empty(int(offsets[-1]), "i4"),
+        offsets,
+        np.empty(len(lengths), "u8"),
+        np.empty(len(lengths), "u1"),
+        np.zeros(0, "i8"),
+    )
+    if not len(lengths):
+        return out
+    factor = _factors(int(lengths.max()))
+    last = begin + lengths - 1
+    contexts = _Contexts(local)
+    for first, stop in a.spans(offsets, _WORDS):
+        low, high = int(offsets[first]), int(offsets[stop])
+        at = offsets[first : stop + 1] - low
+        size = lengths[first:stop]
+        depth = np.arange(high - low)
+        depth -= np.repeat(at[:-1], size)  # 0 is the leaf
+        code = np.repeat(last[first:stop], size)
+        code -= depth
+        code = which[code].astype("i8")
+        out.context[first:stop] = contexts.of(code, at, size)
+        out.flat[low:high] = code
+        word = local.word[code]
+        root = word[at[1:] - 1]
+        word *= factor[depth]
+        if not below:
+            word[at[1:] - 1] = 0
+        key = np.add.reduceat(word, at[:-1])
+        out.key[first:stop] = key if below else keys_below(key, root)
+    out.met = contexts.met()
+    return out
+
+
+def keys_below(key: NDArray[np.uint64], root: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Keys of stacks out of those of what stands below their roots, and the words of these."""
+    key = (key ^ key >> np.uint64(31)) * _MIX
+    return (key ^ key >> np.uint64(29)) ^ root
+
+
+def _factors(depth: int) -> NDArray[np.uint64]:
+    """A number for every depth. Sums of words times these are the same for two different stacks with a probability of
+    about 2**-63: the words are Python's hashes, which differ from process to process."""
+    number = np.arange(1, depth + 1, dtype="u8") * _MIX
+    number = (number ^ number >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    number = (number ^ number >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    return number ^ number >> np.uint64(31)
+
+
+class _Contexts:
+    """Finds the frames leafward of kernel entry functions and the contexts of stacks, some stacks at a time."""
+
+    def __init__(self, local: Local) -> None:
+        texts = local.texts
+        self._local = local
+        self._marks = (local.said[:texts] & ENTERS) | (local.said[texts:] & _SWITCHES)
+        self._any = bool(self._marks.any())
+        self._said = bool((local.said[:texts] & SAID).any())
+        self._met = np.zeros(2 * texts, bool)
+
+    def met(self) -> NDArray[np.int64]:
+        """The numbers of frames met leafward of a kernel entry, in order."""
+        texts = self._local.texts
+        return np.flatnonzero(self._met[texts:]) + texts
+
+    def of(self, code: NDArray[np.int64], at: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """The context of each stack code[at[i]:at[i+1]], of `size` frames, as `kernelnames.context_of` has it. Frames
+        leafward of their stack's outermost kernel entry function, and that one, get their other number."""
+        context = np.zeros(len(size), "u1")
+        if self._any:
+            marks = self._marks[code]
+            hits = np.flatnonzero(marks)
+            marks = marks[hits]
+            entry = hits[marks & ENTERS > 0]
+            before = np.searchsorted(entry, at)  # how many of them stand before each stack
+            row = np.flatnonzero(before[1:] > before[:-1])
+            if len(row):
+                outermost = entry[before[row + 1] - 1]  # leaf first: the last one of a stack
+                self._enter(code, size, row, outermost + 1 - at[row])
+                context[row] = Context.TASK
+                last = np.full(len(size), -1)
+                last[row] = outermost
+                hits = hits[marks & _SWITCHES > 0]
+                hits = hits[hits <= last[np.searchsorted(at, hits, side="right") - 1]]
+                self._switch(context, code, at, hits)
+        if not self._said:
+            return context
+        # Marks and DSOs say of other frames as well what they are.
+        said = self._local.said[code]
+        every = np.bitwise_or.reduceat(said, at[:-1])
+        kernel = every & _KERNEL > 0
+        context = np.where(kernel, np.uint8(Context.TASK), np.uint8(Context.UNKNOWN))
+        context[~kernel & (every & _USER > 0)] = Context.USER
+        self._switch(context, code, at, np.flatnonzero((said & _SWITCHES) > 0))
+        context[kernel & (every & _NAMED == 0)] = Context.UNKNOWN
+        return context
+
+    def _enter(
+        self, code: NDArray[np.int64], size: NDArray[np.int64], row: NDArray[np.int64], inside: NDArray[np.int64]
+    ) -> None:
+        """Give so many frames of some stacks, from the leaf on, their other number."""
+        length = np.zeros(2 * len(size), "i8")
+        length[1::2] = size
+        length[2 * row] = inside
+        length[1::2] -= length[0::2]
+        shift = np.zeros(len(length), "i8")
+        shift[0::2] = self._local.texts
+        code += np.repeat(shift, length)
+        self._met[code] = True
+
+    def _switch(
+        self, context: NDArray[np.uint8], code: NDArray[np.int64], at: NDArray[np.int64], hits: NDArray[np.int64]
+    ) -> None:
+        """Set the contexts that frames at some places set, the leafmost of each stack."""
+        row = np.searchsorted(at, hits, side="right") - 1
+        leafmost = np.ones(len(hits), bool)
+        np.not_equal(row[1:], row[:-1], out=leafmost[1:])
+        hits = hits[leafmost]
+        context[row[leafmost]] = self._local.context[code[hits]]
