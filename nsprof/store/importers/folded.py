@@ -47,6 +47,7 @@ _ROOT = 48  # a root of fewer bytes is looked for
 _SELDOM = 2  # times that what stands below roots must be met for it to be worth it
 _WORDS = 1 << 15
 _NONE = 0xFFFFFFFF
+_FEW = 4096
 _LEFT_OUT = "lines that are no `frames count`, left out"
 
 
@@ -264,6 +265,52 @@ def _odd_lines(known: Known, lines: list[bytes], rows: NDArray[np.int64]) -> _Pa
     return made
 
 
+def _first_of_each(key: NDArray[np.uint64], weight: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The rows where keys stand first, in order; the weights of the others are added to theirs."""
+    ordered = np.sort(key)  # far quicker than finding out how
+    again = ordered[1:][ordered[1:] == ordered[:-1]]
+    if not len(again):
+        return np.arange(len(key))
+    if len(again) > len(key) >> 4:
+        first, which = a.grouped(key)
+        sums = np.bincount(which, weights=weight)
+        kept = np.sort(first)
+    else:
+        again = np.unique(again)
+        which = np.searchsorted(again, key)
+        which[which == len(again)] = 0
+        rows = np.flatnonzero(again[which] == key)
+        which = which[rows]
+        first = rows[np.unique(which, return_index=True)[1]]
+        sums = np.bincount(which, weights=weight[rows])
+        only = np.ones(len(key), bool)
+        only[rows] = False
+        only[first] = True
+        kept = np.flatnonzero(only)
+    weight[first] = sums
+    return kept
+
+
+def _kept_rows(
+    flat: NDArray[np.uint32], offsets: NDArray[np.int64], kept: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+    """(offsets, flat) of some rows, in order; where nearly all are kept they move up in `flat` itself."""
+    if len(offsets) - 1 - len(kept) > _FEW:
+        return a.take_rows(flat, offsets, kept)
+    behind = np.flatnonzero(np.diff(kept) > 1)  # the last row of each run of rows that are kept
+    end = 0
+    for first, last in zip(
+        kept[np.append(0, behind + 1)].tolist(), kept[np.append(behind, -1)].tolist(), strict=True
+    ):
+        low, high = int(offsets[first]), int(offsets[last + 1])
+        if end < low:
+            flat[end : end + high - low] = flat[low:high]
+        end += high - low
+    new = np.zeros(len(kept) + 1, "i8")
+    np.cumsum(np.diff(offsets)[kept], out=new[1:])
+    return new, flat[:end]
+
+
 class _Table:
     """Lines read so far, and the numbers of their frames in the table to be."""
 
@@ -321,15 +368,10 @@ class _Table:
         notes = [f"{self.bad} {_LEFT_OUT} (the first is line {self._first_bad:,})"] if self.bad else []
         if not (weight == np.floor(weight)).all():
             notes.append("fractional counts: weights are kept as they are, sample counts are rounded up")
-        ordered = np.sort(key)
-        if (ordered[1:] == ordered[:-1]).any():
-            first, which = a.grouped(key)
-            order = np.argsort(first)
-            rank = np.empty(len(order), "i8")
-            rank[order] = np.arange(len(order))
-            weight = np.bincount(rank[which], weights=weight).astype("f8")
-            context = context[first[order]]
-            offsets, flat = a.take_rows(flat, offsets, first[order])
+        kept = _first_of_each(key, weight)
+        if len(kept) < len(key):
+            weight, context = weight[kept], context[kept]
+            offsets, flat = _kept_rows(flat, offsets, kept)
         if (weight > _MOST).any():
             notes.append(f"counts above {_MOST:,}: weights are kept as they are, sample counts are held at that")
         made = a.Rows(
