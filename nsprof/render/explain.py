@@ -130,7 +130,9 @@ def _finding_parts(number: int, finding: Finding, e: Explanation) -> list[Part]:
             lines.append(f"   verify: {s.verify}")
     if not finding.not_cpu and finding.delta > 0:
         gain = finding.delta / e.total.new if e.total.new > 0 else 0.0
-        lines.append(f"   expected gain: {percent(gain, digits=0)} of {e.new_title}'s cost")
+        rest = e.not_explained_interval
+        most = "at most " if finding.share > 1.005 or (rest is not None and rest.high < 0) else ""
+        lines.append(f"   expected gain: {most}{percent(gain, digits=0)} of {e.new_title}'s cost")
     return [Lines(("",)), Lines((f"{number}. {title_of(finding)}{mark}",), style), Lines(tuple(lines))]
 
 

@@ -40,6 +40,8 @@ _OFTEN = 1.25
 _NAMED = 4
 #: Shares above this are printed as more than 100 %.
 _WHOLE = 1.005
+#: What made this part of something cheaper is worth a name.
+_NAMEABLE = 0.03
 #: Other load is named from this share of the cost on.
 _OTHERS = 0.01
 
@@ -398,16 +400,27 @@ class _Engine:
         return f.delta
 
     def _cheaper(self, findings: Sequence[Finding], rest: tuple[_Array, _Array]) -> list[str]:
-        """Where causes cost more than all that is extra: what became cheaper, by name."""
-        if not any(f.share > _WHOLE for f in findings) or self._delta(rest) >= 0:
+        """Where causes cost more than all that is extra, or the rest is shown to cost less: what did, by name."""
+        beyond, around = any(f.share > _WHOLE for f in findings), weigh.difference(*rest)
+        shown = around is not None and around.high < 0 and any(f.delta > 0 for f in findings)
+        if not (beyond or shown) or self._delta(rest) >= 0:
             return []
-        rows = self._leaves(self.owned.groups(-1), _NAMED, -math.inf, falling=True)
-        names = ", ".join(f"{name} ({_amount(d, self.sides.measure)})" for name, d in rows if d < 0)
-        measure = self.sides.measure
-        return [
-            f"a share above 100%: what no cause owns became cheaper by {_amount(-self._delta(rest), measure)} "
-            f"{measure.label}, mostly {names or 'in no single function'}{self._fewer_sent()}"
-        ]
+        measure, fell = self.sides.measure, self._delta(rest)
+        rows = list(self._leaves(self.owned.groups(-1), _NAMED, -math.inf, falling=True))
+        rows.append(("samples that came late, so that their function is not known", self._late_rest()))
+        named = sorted((row for row in rows if row[1] < _NAMEABLE * fell), key=lambda row: row[1])
+        names = ", ".join(f"{name} ({_amount(d, measure)})" for name, d in named) or "many functions a little"
+        whole = "a share above 100%: " if beyond else ""
+        by = f"{_amount(-fell, measure)} {measure.label}"
+        return [f"{whole}what no cause owns became cheaper by {by}, mostly {names}{self._fewer_sent()}"]
+
+    def _late_rest(self) -> float:
+        """Change of the cost of late samples that no cause owns."""
+        nobody, total = self.owned.groups(-1), 0.0
+        pairs = zip((-1, 1), self.sides.views, self.claims.key, self.annexes.taken, strict=True)
+        for sign, v, k, gone in pairs:
+            total += sign * float(v.cost[nobody[k] & v.skid & ~gone].sum()) / len(v.runs)
+        return total
 
     def _fewer_sent(self) -> str:
         """A sender that outruns its reader less pays less for each datagram that is read."""

@@ -87,6 +87,20 @@ def test_a_share_above_the_whole_names_what_became_cheaper() -> None:
     assert "some_function_without_a_cause (-5" in reason or "some_function_without_a_cause (-4" in reason
     said = "\n".join(line for part in explain_parts(e) for line in getattr(part, "lines", ()))
     assert "of the extra cost (something else became cheaper, see below)" in said
+    assert "expected gain: at most" in said
+
+
+def test_what_became_cheaper_is_named_where_the_whole_is_not_dearer() -> None:
+    """Copying into a new head costs 800 and makes a later copy of 900 nearly free."""
+    later = f"some_function_without_a_cause < {RX}"
+    e, found = _explained(
+        {later: 50.0, f"memcpy < pskb_expand_head < do_xdp_generic < {RX}": 800.0},
+        base={later: 900.0}, facts=({"datapath": {"xdp": {}}}, {"datapath": {"xdp": {"w0": "generic"}}}),
+    )  # fmt: skip
+    assert found["xdp-generic"].delta == pytest.approx(800, rel=0.1)
+    (reason,) = [r for r in e.reasons if "became cheaper" in r]
+    assert reason.startswith("what no cause owns became cheaper by 8")
+    assert "mostly some_function_without_a_cause (-8" in reason
 
 
 def test_the_pairs_that_a_flood_leaves_through_are_the_flood_s() -> None:
