@@ -11,7 +11,6 @@ import errno
 import importlib
 import io
 import os
-import resource
 import signal
 import stat
 import sys
@@ -22,6 +21,7 @@ from typing import Any
 import click
 
 from nsprof import __version__
+from nsprof.cli import limits
 from nsprof.errors import NsprofError
 
 #: verb -> (module under nsprof.cli, one line of help, section)
@@ -93,6 +93,7 @@ class _Verbs(click.Group):
             from nsprof.cli.words import check_words
 
             check_words(command)
+            _check_addresses(cmd_name, command)
         if "_NSPROF_COMPLETE" in os.environ:  # a shell asks for completions
             from nsprof.cli import completion
 
@@ -159,6 +160,19 @@ def _add_quiet(command: click.Command) -> None:
     )
 
 
+def _check_addresses(verb: str, command: click.Command) -> None:
+    """Make `command` refuse to begin where libraries that it needs would end it for want of addresses."""
+    begin = command.invoke
+
+    def checked(ctx: click.Context) -> Any:
+        limits.check_addresses(verb, one_thread=verb not in _RUNS_COMMANDS)
+        return begin(ctx)
+
+    if not hasattr(command, "_addresses_checked"):
+        command.invoke = checked  # type: ignore[method-assign]
+        command._addresses_checked = True  # type: ignore[attr-defined]
+
+
 def _hush(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     """Notes go nowhere from here to the end of the verb; errors are written after it, to the real stderr."""
     if not value or ctx.resilient_parsing:
@@ -208,11 +222,12 @@ def _run(argv: list[str] | None) -> None:
         # The threads of numpy's BLAS, which nothing here uses, spin for some 50 ms of CPU time at every start. (A
         # command that is run must not find this in its environment.)
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        if limits.are_addresses_limited():  # ... and those of Arrow's pool want 76 MB each
+            os.environ.setdefault("OMP_NUM_THREADS", "1")
     _stand_in_for_closed_streams()
     _write_whole()
     _notes_never_fail()
     _never_fail_on_a_character()
-    _warn_of_little_memory()
     try:
         for number in _ENDING:
             if signal.getsignal(number) is signal.SIG_DFL:  # nohup's ignored SIGHUP stays ignored
@@ -232,7 +247,7 @@ def _run(argv: list[str] | None) -> None:
     except NsprofError as error:
         if debug:
             raise
-        _say(_files_short(error))
+        _say(limits.files_short(error))
         status = _failure(words) if error.exit_code == 1 else error.exit_code
     except (_ReaderGone, BrokenPipeError):
         # The reader of our stdout went away (head, less q): end as other tools do, without a word.
@@ -241,18 +256,18 @@ def _run(argv: list[str] | None) -> None:
     except OSError as error:
         if debug:
             raise
-        _say(_files_short(NsprofError(f"{_where(error)}{error.strerror or error}")))
+        _say(limits.files_short(NsprofError(f"{_where(error)}{error.strerror or error}")))
         status = _failure(words)
     except MemoryError:
         if debug:
             raise
-        _say(_out_of_memory())
+        _say(limits.out_of_memory())
         status = _failure(words)
     except Exception as error:  # the last line of defence: a bug of ours is said, not thrown at the user
         if debug:
             raise
-        if _lacks_memory(error):
-            _say(_out_of_memory())
+        if limits.lacks_memory(error):
+            _say(limits.out_of_memory())
             sys.exit(_failure(words))
         click.echo(f"nsprof: internal error: {type(error).__name__}: {error}", err=True)
         click.echo(
@@ -276,39 +291,6 @@ def _suggest(error: click.ClickException) -> None:
     near = difflib.get_close_matches(word, [str(choice) for choice in error.param.type.choices], n=1)
     if near:
         click.echo(f"Did you mean '{near[0]}'?", err=True)
-
-
-#: Below so many bytes of addresses (ulimit -v) numpy and pyarrow do not load; the latter then aborts the process.
-_ADDRESSES = 800_000_000
-
-
-def _files_short(error: NsprofError) -> NsprofError:
-    """The error, with what to do where a limit of this process is behind it."""
-    if os.strerror(errno.EMFILE) in error.message:
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        error.hint = f"this process may have {limit} files open: ulimit -n 1024"
-    return error
-
-
-def _lacks_memory(error: BaseException) -> bool:
-    """Whether a library could not be loaded for want of memory: that is an ImportError with the loader's words."""
-    words = ("failed to map segment", "cannot allocate memory")
-    return isinstance(error, ImportError) and any(word in str(error).lower() for word in words)
-
-
-def _out_of_memory() -> NsprofError:
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit == resource.RLIM_INFINITY:
-        return NsprofError("out of memory")
-    return NsprofError(
-        f"out of memory: this process may use {limit / 1e6:,.0f} MB of addresses", "ulimit -v unlimited"
-    )
-
-
-def _warn_of_little_memory() -> None:
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit != resource.RLIM_INFINITY and limit < _ADDRESSES:
-        click.echo(f"nsprof: little memory: {limit / 1e6:,.0f} MB of addresses (ulimit -v)", err=True)
 
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
