@@ -90,6 +90,28 @@ static __always_inline u64 due_ns(void *ctx)
 	return due;
 }
 
+/* When the kernel last stopped counting this CPU as idle: at the interrupt that woke it, or in the
+ * idle loop (tick_nohz_stop_idle). The account is the one behind /proc/stat's idle time. It is a
+ * per-CPU variable that kallsyms need not name; it lies OFF_tick_cpu_sched bytes behind the per-CPU
+ * variable that the event's own timer points to. 0: not known.
+ */
+static __always_inline u64 idle_end_ns(void *ctx)
+{
+	u64 end = 0;
+#if defined(PROBE_READ) && defined(OFF_tick_cpu_sched) && defined(OFF_tick_sched_idle_entrytime)
+	void *event = 0, *clock = 0, *bases = 0;
+
+	probe_read_at(&event, ctx, OFF_bpf_perf_event_data_kern_event);
+	if (event)
+		probe_read_at(&clock, event, OFF_perf_event_hw_hrtimer_base);
+	if (clock)
+		probe_read_at(&bases, clock, OFF_hrtimer_clock_base_cpu_base);
+	if (bases)
+		probe_read_at(&end, bases, OFF_tick_cpu_sched + OFF_tick_sched_idle_entrytime);
+#endif
+	return end;
+}
+
 static __always_inline u8 lateness(void *ctx, struct tally *tally, struct control *control,
 				   u32 event, u64 now)
 {
@@ -112,6 +134,9 @@ static __always_inline u8 lateness(void *ctx, struct tally *tally, struct contro
 			bin = i + 1;
 	tally->lateness_log2[bin & 31]++;
 #endif
+	u64 idle_end = idle_end_ns(ctx);
+	if (due < idle_end && idle_end <= now)
+		return DUE_IDLE;
 	if (now - due > control->late_ns) {
 		tally->late++;
 		return SKID;

@@ -41,8 +41,8 @@ __all__ = [
 class Context(IntEnum):
     """In what the CPU was when sampled; the leafmost softirq/hardirq entry frame decides.
 
-    ksoftirqd and threaded NAPI are SOFTIRQ. IDLE is a swapper leaf in halt/poll only; other swapper work is
-    SCHED. USER has no kernel frame at all.
+    ksoftirqd and threaded NAPI are SOFTIRQ. IDLE is a swapper leaf in halt/poll, and a late tick (SKID) that was due
+    while the CPU slept, wherever it landed; other swapper work is SCHED. USER has no kernel frame at all.
     """
 
     UNKNOWN = 0

@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 
 from nsprof.collect.hop.context import STANDING, hop_columns, standing
 from nsprof.collect.sampling.batch import Window, after_interrupt_enable, kernel_names, losses
+from nsprof.collect.sampling.maps import DUE_IDLE
 from nsprof.collect.sampling.sampler import RawBatch, Sampler, SamplerConfig
 from nsprof.collect.symbols.kernel import KernelSymbols
 from nsprof.collect.system import cputime
 from nsprof.collect.system.cputime import CpuTimes
 from nsprof.errors import PreflightError, ProbeError
 from nsprof.kernelnames import context_of
-from nsprof.model.profile import Context, Losses
+from nsprof.model.profile import Context, Lateness, Losses
 from nsprof.top.devices import Devices, Key, Reading
 
 __all__ = ["Cell", "Moment", "Snapshot", "Watch", "watching"]
@@ -202,12 +203,14 @@ class Watch:
         standings = np.array([r[1] for r in rows], STANDING)[number]
         skid = np.array([r[2] for r in rows], bool)[number]
         hop = hop_columns(keys, standings)
-        late = (skid | (keys["lateness"] == 1)).astype("u8")
+        late = (skid | (keys["lateness"] == Lateness.SKID)).astype("u8")
         table = np.stack(
             [hop["inode"].astype("u8"), hop["cookie"], hop["ifindex"].astype("u8"), number.astype("u8"), late], axis=1
         )
         unique, inverse = np.unique(table, axis=0, return_inverse=True)
-        weights = np.bincount(inverse.reshape(-1), values["weight"].astype("f8"), len(unique))
+        # A tick that was due while the CPU slept is idle time, wherever it landed.
+        counted = np.where(keys["lateness"] == DUE_IDLE, 0.0, values["weight"].astype("f8"))
+        weights = np.bincount(inverse.reshape(-1), counted, len(unique))
         for (inode, cookie, ifindex, at, is_late), ns in zip(unique.tolist(), weights.tolist(), strict=True):
             context, _, _, leaf = rows[at]
             if context != Context.IDLE:

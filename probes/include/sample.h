@@ -4,7 +4,8 @@
 
 #define STACK_DEPTH 127 /* kernel.perf_event_max_stack's default */
 
-enum lateness { ON_TIME = 0, SKID = 1, LATENESS_UNKNOWN = 2 };
+/* DUE_IDLE: late, and due while the CPU slept: a sample of idle time, wherever it landed. */
+enum lateness { ON_TIME = 0, SKID = 1, LATENESS_UNKNOWN = 2, DUE_IDLE = 3 };
 
 struct sample_key {
 	u64 kernel_stack; /* hash of its addresses; 0: none */

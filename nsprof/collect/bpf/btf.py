@@ -159,6 +159,17 @@ class TypeTable:
         pairs = range(at + 3, at + 3 + 2 * (self._words[at + 1] & 0xFFFF), 2)
         return {self._words[i + 1]: self._name(self._words[i]) for i in pairs}
 
+    def per_cpu(self, name: str) -> int | None:
+        """Byte offset of a per-CPU variable in a CPU's area; None when the types do not tell (pahole before 1.16)."""
+        variable, section = self._find(_VAR, name), self._find(_DATASEC, ".data..percpu")
+        if not variable or not section:
+            return None
+        at = self._at[section]
+        for place in range(at + 3, at + 3 + 3 * (self._words[at + 1] & 0xFFFF), 3):
+            if self._words[place] == variable:
+                return self._words[place + 1]
+        return None
+
     def _resolve(self, number: int) -> int:
         while number:
             at = self._at[number]

@@ -43,6 +43,9 @@ TRACING = 26
 OFFSETS = (
     ("bpf_perf_event_data_kern", "event"),
     ("perf_event", "hw.hrtimer.node.expires"),
+    ("perf_event", "hw.hrtimer.base"),
+    ("hrtimer_clock_base", "cpu_base"),
+    ("tick_sched", "idle_entrytime"),
     ("task_struct", "nsproxy"),
     ("nsproxy", "net_ns"),
     ("net", "ns.inum"),
@@ -279,7 +282,11 @@ def _compile(
 def offset_flags(types: btf.TypeTable) -> list[str]:
     """The `-DOFF_...` defines of `OFFSETS`; a member that the kernel lacks has none."""
     found = ((struct, path, types.member(struct, path)) for struct, path in OFFSETS)
-    return [f"-DOFF_{struct}_{path.replace('.', '_')}={at}" for struct, path, at in found if at is not None]
+    flags = [f"-DOFF_{struct}_{path.replace('.', '_')}={at}" for struct, path, at in found if at is not None]
+    timers, tick = types.per_cpu("hrtimer_bases"), types.per_cpu("tick_cpu_sched")
+    if timers is not None and tick is not None:
+        flags.append(f"-DOFF_tick_cpu_sched={tick - timers}")  # from the one to the other, in the same CPU's area
+    return flags
 
 
 def _refused(what: str, error: Exception, words: str) -> ProbeError:

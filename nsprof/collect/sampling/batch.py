@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nsprof.collect.hop.context import STANDING, hop_columns, standing
+from nsprof.collect.sampling.maps import DUE_IDLE
 from nsprof.collect.symbols.kernel import KernelSymbols
 from nsprof.kernelnames import context_of
 from nsprof.model.builder import ProfileBuilder
@@ -89,7 +90,12 @@ def add_batch(
         task_ns = _namespaces(builder, keys["task_ns"], keys["task_cookie"], namespace_of)
         hop = hop_columns(keys, where)
         hop_ns = _namespaces(builder, hop["inode"], hop["cookie"], namespace_of)
-        late = np.where(skid & (keys["lateness"] == Lateness.ON_TIME), np.uint8(Lateness.SKID), keys["lateness"])
+        due_idle = keys["lateness"] == DUE_IDLE
+        late = np.where(
+            due_idle | skid & (keys["lateness"] == Lateness.ON_TIME), np.uint8(Lateness.SKID), keys["lateness"]
+        )
+        # Where it landed, work goes on; what it is a sample of is the moment at which it was due.
+        context = np.where(due_idle, np.uint8(Context.IDLE), context)
         builder.samples(
             Samples.build(
                 len(keys),
@@ -333,7 +339,7 @@ def lost_share_by_cpu(
     found = {}
     for cpu in _cpus(batch, event):
         here = (keys["event"] == event) & (keys["cpu"] == cpu)
-        idle_seen = int(values["count"][here & (keys["pid"] == 0)].sum())
+        idle_seen = int(values["count"][here & _idle(keys)].sum())
         expected = _expected(batch, event, cpu, idle_seen, busy_s)
         seen = int(values["count"][here].sum())
         found[cpu] = max(0.0, (expected - seen) / expected) if expected > 0 else 0.0
@@ -356,8 +362,8 @@ def losses(batch: RawBatch, event: int = 0, *, busy_s: Mapping[int, float] | Non
     expected = -1
     if period and batch.windows:
         idle_seen: dict[int, int] = {}
-        swapper = mine & (keys["pid"] == 0)
-        for cpu, count in zip(keys["cpu"][swapper].tolist(), values["count"][swapper].tolist(), strict=True):
+        idle = mine & _idle(keys)
+        for cpu, count in zip(keys["cpu"][idle].tolist(), values["count"][idle].tolist(), strict=True):
             idle_seen[cpu] = idle_seen.get(cpu, 0) + count
         expected = sum(_expected(batch, event, cpu, idle_seen.get(cpu, 0), busy_s) for cpu in _cpus(batch, event))
     return Losses(
@@ -369,6 +375,13 @@ def losses(batch: RawBatch, event: int = 0, *, busy_s: Mapping[int, float] | Non
         lost_records=max(0, expected - total["hits"]) if expected >= 0 else 0,
         no_stack=total["no_stack"],
     )
+
+
+def _idle(keys: NDArray[Any]) -> NDArray[np.bool_]:
+    """Rows whose ticks were due in idle time: as the kernel's account says, else (where it says nothing) all that
+    the idle task was sampled at."""
+    told: NDArray[np.bool_] = keys["lateness"] == DUE_IDLE
+    return told if told.any() else keys["pid"] == 0
 
 
 def _cpus(batch: RawBatch, event: int) -> list[int]:

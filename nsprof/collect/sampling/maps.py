@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["CONTROL", "EVENTS_MAX", "SAMPLE_KEY", "SAMPLE_VALUE", "STACK", "STACK_DEPTH", "TALLY"]
+__all__ = ["CONTROL", "DUE_IDLE", "EVENTS_MAX", "SAMPLE_KEY", "SAMPLE_VALUE", "STACK", "STACK_DEPTH", "TALLY"]
 
 STACK_DEPTH = 127
 EVENTS_MAX = 8
+#: In a key's `lateness`, beside the values of model.Lateness: late, and due while the CPU slept.
+DUE_IDLE = 3
 
 SAMPLE_KEY = np.dtype(
     [

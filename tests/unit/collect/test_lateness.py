@@ -10,7 +10,7 @@ import pytest
 
 from nsprof.collect.hop.context import STANDING, Place, hop_columns, standing
 from nsprof.collect.sampling.batch import RawBatch, Window, add_batch, after_interrupt_enable, losses
-from nsprof.collect.sampling.maps import SAMPLE_KEY, SAMPLE_VALUE, STACK, TALLY
+from nsprof.collect.sampling.maps import DUE_IDLE, SAMPLE_KEY, SAMPLE_VALUE, STACK, TALLY
 from nsprof.collect.symbols.kernel import KernelSymbols
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Context, Direction, Event, FrameKind, Lateness, Profile, Run
@@ -204,6 +204,30 @@ def test_chance_on_a_half_idle_cpu_is_no_loss_but_a_real_gap_is() -> None:
     # 1000 ticks due, half the time idle with swallowed ticks: 500 +- 16 (one sigma) busy ticks are seen by chance.
     assert losses(batch([], {}, due=[1000], hits=[470], idle_s=[1.0])).lost_records == 0
     assert losses(batch([], {}, due=[1000], hits=[300], idle_s=[1.0])).lost_records == 200
+
+
+def test_a_tick_that_was_due_while_the_cpu_slept_is_idle_time_wherever_it_landed(symbols: KernelSymbols) -> None:
+    rows = [
+        {"kernel_stack": 1, "count": 30, "weight": 30, "pid": 5},
+        {"kernel_stack": 1, "count": 12, "weight": 12, "pid": 5, "lateness": DUE_IDLE},
+        {"kernel_stack": 1, "count": 7, "weight": 7, "lateness": DUE_IDLE},
+    ]
+    samples = built(batch(rows, {1: stack(0x1010)}), symbols).samples
+    idle = samples.context == Context.IDLE
+    assert (int(samples.count[idle].sum()), int(samples.count[~idle].sum())) == (19, 30)
+    assert set(samples.lateness[idle].tolist()) == {Lateness.SKID}
+
+
+def test_ticks_due_in_idle_time_are_told_from_the_idle_tasks_own_work() -> None:
+    # 1000 due, half of them in idle time. 400 of those were seen, so 100 were swallowed; the idle task's other 250
+    # samples are softirqs that interrupted it: busy ticks, of which 500 - 250 - 150 = 100 are missing.
+    rows = [
+        {"count": 400, "weight": 1, "lateness": DUE_IDLE},
+        {"count": 250, "weight": 1},
+        {"count": 150, "weight": 1, "pid": 5},
+    ]
+    found = losses(batch(rows, {}, due=[1000], hits=[800], idle_s=[1.0]))
+    assert (found.expected, found.lost_records) == (900, 100)
 
 
 def test_busy_time_known_finer_is_used() -> None:
