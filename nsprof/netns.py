@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from nsprof.errors import CommandNotFound, NsprofError, TopologyError
+from nsprof.escape import as_stored
 
 __all__ = ["CLONE_NEWNET", "cookie", "entered", "inode", "resolve", "spawn"]
 
@@ -58,10 +59,14 @@ def resolve(word: str) -> str:
         path = Path("/run/netns") / word
     if not path.exists():
         known = sorted(p.name for p in Path("/run/netns").iterdir()) if Path("/run/netns").is_dir() else []
-        shown = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "")
+        shown = [name for name in known if as_stored(name) == word]
+        if shown:  # typed as it was shown, a byte that is no UTF-8 written out
+            path = Path("/run/netns") / shown[0]
+    if not path.exists():
+        names = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "")
         raise TopologyError(
             f"no network namespace {word!r}: {path} does not exist",
-            f"names here: {shown}" if known else "give a name of 'ip netns', a PID or a path",
+            f"names here: {names}" if known else "give a name of 'ip netns', a PID or a path",
         )
     with entered(path):  # proves that it is a network namespace and that we may enter it
         return str(path)

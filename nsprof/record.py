@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import platform
-import shlex
 import shutil
 import sys
 import time
@@ -19,10 +18,10 @@ from nsprof.collect.ledger.counting import BUDGET_SHARE, Ledger
 from nsprof.collect.sampling.sampler import SamplerConfig
 from nsprof.collect.system import host, names
 from nsprof.errors import CommandNotFound, EvidenceError, NsprofError, PreflightError, TopologyError, UsageError
+from nsprof.escape import safe, shell_word
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Namespace, Profile, Run
 from nsprof.observe import Observer, Scene, Traffic
-from nsprof.render.escape import safe
 from nsprof.sources import LedgerSource
 from nsprof.units import counted
 
@@ -289,7 +288,7 @@ def _units(value: float, name: str) -> str:
 
 def _next(profile: Profile, options: RecordOptions) -> list[str]:
     """Commands that show what was recorded, the likeliest first."""
-    shown = "" if options.output == "profile.nsprof" else f" {shlex.quote(options.output)}"
+    shown = "" if options.output == "profile.nsprof" else f" {shell_word(options.output)}"
     verbs = ["report", "flamegraph", *(["ledger"] if profile.ledger else [])]
     return [f"nsprof {verb}{shown}" for verb in verbs]
 

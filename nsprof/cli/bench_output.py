@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from nsprof.cli.common import tell
+from nsprof.escape import shell_word, shell_words
 
 if TYPE_CHECKING:
     from nsprof.model.metrics import ConditionRow, MetricTable, Scaling
@@ -143,12 +143,12 @@ def show(
         return
     write_parts(_text(profile, shown, top, commit_text), form)
     if not quiet:
-        after = f"nsprof bench --show {shlex.quote(str(path))} --markdown --commit-text"
+        after = f"nsprof bench --show {shell_word(str(path))} --markdown --commit-text"
         pair = comparable(profile, shown)
         if pair is not None:
             base, new = pair
             words = ["nsprof", "diff", str(path), "--baseline", base, "--scenario", new]
-            after += f", or {shlex.join(words)}"
+            after += f", or {shell_words(words)}"
         tell(f"wrote {path}; next: {after}")
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 import click
 
 from nsprof.cli.common import output_options, tell, write_csv, write_json, write_parts
+from nsprof.escape import shell_words
 
 
 @click.command("churn", short_help="Create and delete namespaces, timed and profiled.")
@@ -67,7 +67,7 @@ def _run(
     store.save(profile, output, keep_old=True, measured=True)
     _show(profile, words.propagation, title, top, form)
     next_words = ["nsprof", "report", output, "--scenario", profile.scenarios[-1]]
-    tell(f"wrote {output}; next: {shlex.join(next_words)}")
+    tell(f"wrote {output}; next: {shell_words(next_words)}")
     return 1 if any(run.failed for run in profile.runs) else 0
 
 

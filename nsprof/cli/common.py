@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from nsprof.errors import UsageError
-from nsprof.render.escape import safe
+from nsprof.escape import as_stored, safe
 
 if TYPE_CHECKING:
     from nsprof.analyse import Filter
@@ -166,7 +166,7 @@ def open_profile(path: str | None) -> Profile:
     if path == "-":
         return profile
     # Two recordings of the same command are told apart by their files.
-    return profile.with_(meta={**profile.meta, "file": Path(path or DEFAULT_PROFILE).stem})
+    return profile.with_(meta={**profile.meta, "file": as_stored(Path(path or DEFAULT_PROFILE).stem)})
 
 
 def other_side(profile: Profile, word: str) -> tuple[Profile | None, str | None]:
@@ -180,8 +180,9 @@ def other_side(profile: Profile, word: str) -> tuple[Profile | None, str | None]
     from nsprof.files import near_names
 
     names = scenario_names(profile)
-    if word in names or any(word == n.partition(":")[2] for n in names):
-        return None, choose_scenario(profile, word)
+    name = as_stored(word)
+    if name in names or any(name == n.partition(":")[2] for n in names):
+        return None, choose_scenario(profile, name)
     if word == "-" or Path(word).exists():
         return open_profile(word), None
     if "/" in word or word.endswith(".nsprof"):
@@ -256,8 +257,6 @@ def write_csv(rows: Iterable[Any], columns: Sequence[str] | None = None) -> None
 
 
 def _flat(row: Any) -> dict[str, Any]:
-    from nsprof.render.escape import safe
-
     made: dict[str, Any] = {}
     for name, value in (plain(row)).items():
         if isinstance(value, dict) and set(value) == {"low", "high", "level"}:

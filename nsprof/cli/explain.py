@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import sys
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import click
 
 from nsprof.cli.common import DEFAULT_PROFILE, filter_of, filter_options, open_profile, write_json, write_parts
 from nsprof.errors import UsageError
+from nsprof.escape import as_stored, shell_word
 
 if TYPE_CHECKING:
     from nsprof.model.profile import Profile
@@ -26,7 +26,9 @@ def _sides(
     from nsprof.cli.diff import sides
 
     new = open_profile(profile)
-    if baseline is not None and baseline not in scenario_names(new):
+    if baseline is not None and as_stored(baseline) in scenario_names(new):
+        baseline = as_stored(baseline)
+    elif baseline is not None:
         from pathlib import Path
 
         if Path(baseline).exists():
@@ -37,7 +39,7 @@ def _sides(
             f"--baseline {baseline}: neither a file nor a scenario of the profile",
             f"scenarios: {', '.join(scenario_names(new))}",
         )
-    instead = f"nsprof explain {shlex.quote(profile or DEFAULT_PROFILE)} --baseline BASE"
+    instead = f"nsprof explain {shell_word(profile or DEFAULT_PROFILE)} --baseline BASE"
     return sides((profile,) if profile else (), baseline, scenario, instead)
 
 

@@ -11,6 +11,7 @@ import errno
 import importlib
 import io
 import os
+import re
 import signal
 import stat
 import sys
@@ -23,6 +24,7 @@ import click
 from nsprof import __version__
 from nsprof.cli import limits
 from nsprof.errors import NsprofError
+from nsprof.escape import safe
 
 #: verb -> (module under nsprof.cli, one line of help, section)
 VERBS: dict[str, tuple[str, str, str]] = {
@@ -411,15 +413,16 @@ def _is_full(descriptor: int) -> bool:
     return stat.S_ISREG(os.fstat(descriptor).st_mode) and os.fstatvfs(descriptor).f_bavail == 0
 
 
-def _printable(text: str) -> str:
+def _harmless(text: str) -> str:
     """Names of files, commands and devices may hold anything: no escape sequence of theirs reaches a terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    # (In what repr() has quoted, a byte that is no UTF-8 is a surrogate's escape. Everywhere else it is its own.)
+    return safe(re.sub(r"\\udc([89a-f][0-9a-f])", r"\\x\1", text))
 
 
 def _say(error: NsprofError) -> None:
-    click.echo(f"nsprof: {_printable(error.message)}", err=True)
+    click.echo(f"nsprof: {_harmless(error.message)}", err=True)
     if error.hint:
-        click.echo(f"  hint: {_printable(error.hint)}", err=True)
+        click.echo(f"  hint: {_harmless(error.hint)}", err=True)
     details = getattr(error, "details", "")
     if details:
         click.echo("  (the verifier's words: run again with --debug)", err=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,6 +20,7 @@ from nsprof.cli.common import (
     write_parts,
 )
 from nsprof.errors import UsageError
+from nsprof.escape import shell_word, shell_words
 
 if TYPE_CHECKING:
     from nsprof.model.profile import Profile
@@ -119,13 +119,13 @@ def _baseline(data: Profile, word: str, path: str) -> str:
     if other is not None:
         raise UsageError(
             f"--baseline {word}: a file, which the table of scenarios cannot compare with",
-            f"nsprof diff {shlex.quote(word)} {shlex.quote(path)}",
+            f"nsprof diff {shell_words([word, path])}",
         )
     names = scenario_names(data)
     if len(names) < 2:
         raise UsageError(
             f"--baseline {word}: the profile holds one scenario ({', '.join(names)}), so nothing compares with it",
-            f"nsprof diff BASE {shlex.quote(path)}",
+            f"nsprof diff BASE {shell_word(path)}",
         )
     return str(name)
 

@@ -149,7 +149,7 @@ class Elapsed:
     """
 
     def __init__(self, what: str, *, quiet: bool, silence: str = "", every_s: float = 1.0) -> None:
-        from nsprof.render.escape import safe
+        from nsprof.escape import safe
 
         self.what = safe(what)
         self.silence = silence

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from nsprof.errors import UsageError
+from nsprof.escape import as_stored
 
 __all__ = ["check_words"]
 
@@ -20,6 +21,10 @@ _RUNNING = (
     *("--wire-rate", "--mtu", "--offload", "-6", "--host-netns", "--pin", "--uplink", "--remote", "--take-uplink"),
     *("--timeout", "--max-time", "--seed"),
 )
+#: Options that name what stands in a profile: they are compared with, or become, names as profiles hold them.
+_NAMES = ("--netns", "--device", "--task", "--scenario", "--function", "--filter", "--event", "--title", "--per")
+#: (Elsewhere it may be a file.)
+_BASELINE_IS_A_NAME = ("diff", "flamegraph", "bench")
 #: (verb, option, those that mean nothing beside it, why)
 _NOTHING_BESIDE: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("bench", "--show", _RUNNING, "runs nothing"),
@@ -50,10 +55,19 @@ def check_words(command: click.Command) -> None:
         rest = parse(ctx, args)  # it also decides whether options may follow other words
         if not ctx.resilient_parsing:
             _check(command, ctx, words)
+            _as_stored(command, ctx)
         return rest
 
     command.parse_args = checked  # type: ignore[method-assign]
     command._words_checked = True  # type: ignore[attr-defined]
+
+
+def _as_stored(command: click.Command, ctx: click.Context) -> None:
+    for param in command.params:
+        named = set(param.opts) & {*_NAMES, *(("--baseline",) if ctx.info_name in _BASELINE_IS_A_NAME else ())}
+        value = ctx.params.get(param.name or "")
+        if param.name and named and isinstance(value, (str, tuple)):
+            ctx.params[param.name] = as_stored(value) if isinstance(value, str) else tuple(map(as_stored, value))
 
 
 def _check(command: click.Command, ctx: click.Context, args: list[str]) -> None:

@@ -6,6 +6,7 @@ import math
 import textwrap
 from collections.abc import Sequence
 
+from nsprof.escape import safe
 from nsprof.model.results import (
     Explanation,
     Finding,
@@ -14,7 +15,6 @@ from nsprof.model.results import (
     KernelDiff,
     Measure,
 )
-from nsprof.render.escape import safe
 from nsprof.render.tables import Cell, Column, Grid, Heading, Lines, Part
 from nsprof.render.text import cost, percent
 from nsprof.units import counted

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from html import escape
 
+from nsprof.escape import safe
 from nsprof.model.metrics import History, HistoryPoint
-from nsprof.render.escape import safe
 from nsprof.render.tables import Cell, Column, Grid, Heading, Lines, Part
 from nsprof.render.text import cost, interval_text, percent
 from nsprof.units import counted

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from nsprof.render.escape import safe
+from nsprof.escape import safe
 
 __all__ = ["Cell", "Column", "Grid", "Heading", "Lines", "Part", "markdown", "print_parts"]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from nsprof.render.escape import safe
+from nsprof.escape import safe
 from nsprof.units import format_quantity
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nsprof.errors import ProfileFormatError
+from nsprof.escape import as_stored
 from nsprof.model.profile import (
     Counter,
     Device,
@@ -119,21 +120,6 @@ SCHEMAS: dict[str, dict[str, Any]] = {
 }
 
 
-def _text(value: str) -> str:
-    # Names come from the kernel and from files; bytes that are no UTF-8 arrive as surrogates, which Arrow refuses.
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return value.encode("utf-8", "surrogateescape" if _escaped(value) else "backslashreplace").decode(
-            "utf-8", "backslashreplace"
-        )
-    return value
-
-
-def _escaped(value: str) -> bool:
-    return all(not 0xD800 <= ord(c) <= 0xDFFF or 0xDC80 <= ord(c) <= 0xDCFF for c in value)
-
-
 def _table(name: str, columns: Mapping[str, Iterable[Any] | NDArray[Any]]) -> pa.Table:
     return pa.table({column: _array(columns[column], kind) for column, kind in SCHEMAS[name].items()})
 
@@ -146,7 +132,7 @@ def _array(data: Iterable[Any] | NDArray[Any], kind: pa.DataType) -> pa.Array:
     if isinstance(data, pa.Array):
         return data
     if kind == _T:
-        words = [_text(v).encode() for v in data]
+        words = [as_stored(v).encode() for v in data]
         ends = np.zeros(len(words) + 1, "i8")
         np.cumsum([len(w) for w in words], out=ends[1:])
         if ends[-1] >= 1 << 31:

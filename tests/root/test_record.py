@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -360,3 +361,32 @@ def test_a_namespace_whose_name_is_a_number_goes_before_the_process_of_that_numb
     finally:
         subprocess.run(["ip", "netns", "delete", name], check=True)
     assert netns.resolve(name) == f"/proc/{name}/ns/net"
+
+
+def test_names_that_are_no_utf8_are_chosen_by_their_bytes(tmp_path: Path) -> None:
+    name = f"nsprof-{os.getpid()}\udcff"  # as sys.argv has the byte 0xff
+    shown = name.replace("\udcff", "\\xff")
+    program = tmp_path / "busy\udcff"
+    shutil.copy(shutil.which("bash") or "bash", program)
+    loop = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"
+    subprocess.run(["ip", "netns", "add", name], check=True, timeout=10)
+    try:
+        done = nsprof("record", "-o", "p\udcff", "--in", name, "--", str(program), "-c", loop, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.rstrip().endswith(r"nsprof report $'p\xff', or nsprof flamegraph $'p\xff'")
+        for word in (name, shown):
+            watched = nsprof("record", "-o", "w", "--watch", word, "--duration", "0.2", cwd=tmp_path)
+            assert watched.returncode == 0, watched.stderr
+    finally:
+        subprocess.run(["ip", "netns", "del", name], check=True, timeout=10)
+    whole = samples(nsprof("report", "p\udcff", "--json", cwd=tmp_path))
+    for option, word in (("--netns", name), ("--netns", shown), ("--task", "busy\udcff"), ("--task", "busy\\xff")):
+        found = samples(nsprof("report", "p\udcff", "--json", option, word, cwd=tmp_path))
+        assert 0.5 * whole < found <= whole
+
+
+def samples(done: subprocess.CompletedProcess[str]) -> int:
+    """Samples of all functions in a report."""
+    assert done.returncode == 0, done.stderr
+    (scenario,) = json.loads(done.stdout)["scenarios"]
+    return sum(row["samples"] for row in scenario["functions"])

@@ -13,7 +13,7 @@ import pytest
 from tests.support import REPO
 
 PACKAGE = REPO / "nsprof"
-GROUND = {"errors", "units", "model", "kernelnames", "netns", "files"}
+GROUND = {"errors", "units", "model", "kernelnames", "netns", "files", "escape"}
 ROOMS = {"topology", "workload", "collect", "vm", "store", "analyse"}
 #: third party -> where it may be imported
 DOORS = {

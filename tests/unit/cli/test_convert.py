@@ -258,7 +258,7 @@ def test_what_import_says_next_can_be_pasted_and_drives_no_terminal(tmp_path: Pa
     file.write_bytes(b"a;b 3\n")
     done = nsprof("import", file, "-o", out)
     assert done.returncode == 0
-    assert f"next: nsprof report '{tmp_path}/$(id) \\x1b[31m.nsprof'" in done.stderr.decode()
+    assert f"next: nsprof report $'{tmp_path}/$(id) \\x1b[31m.nsprof'" in done.stderr.decode()
 
 
 def test_flamegraph_is_drawn_as_the_flamegraph_command_draws_it(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from nsprof.analyse import diff, report, scenario_table
+from nsprof.escape import safe
 from nsprof.model.results import Interval
 from nsprof.render import text
-from nsprof.render.escape import safe
 from nsprof.render.tables import Cell, Column, Grid, Heading, Lines, Part, markdown, print_parts
 from tests.profiles import HOST_COSTS, bench_profile
 
