@@ -30,6 +30,16 @@ MAX_META_BYTES = 64 << 20
 MAX_MEMBERS = 64
 _BATCH_ROWS = 1 << 18
 
+#: What reading a damaged archive raises, by what is damaged.
+_DAMAGE = (
+    zipfile.BadZipFile,  # directory of the archive, header or checksum of a member
+    zlib.error,  # a compressed member
+    EOFError,  # ... that breaks off
+    struct.error,  # header that breaks off
+    NotImplementedError,  # number of a compression, or of a version, that zipfile does not know
+    ValueError,  # text that is no UTF-8, numbers too large for their place
+)
+
 #: from version -> (tables, meta) of that version to those of the next one.
 UPGRADES: dict[int, Callable[[dict[str, pa.Table], dict[str, Any]], tuple[dict[str, pa.Table], dict[str, Any]]]] = {}
 
@@ -147,8 +157,7 @@ def _read(stream: IO[bytes], name: str) -> Profile:
         if error.message.startswith(name):
             raise
         raise ProfileFormatError(f"{name}: {error.message}", error.hint) from error
-    except (zipfile.BadZipFile, zlib.error, EOFError, struct.error, NotImplementedError, ValueError) as error:
-        # ValueError: text that is no UTF-8, numbers too large for their place.
+    except _DAMAGE as error:
         raise ProfileFormatError(
             f"{name}: truncated or damaged: {_one_line(error)}", "copy it again from where it was recorded"
         ) from error
@@ -207,7 +216,10 @@ def _table(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> pa.Tab
                 raise ProfileFormatError(f"{name}: {info.filename!r} unfolds to over {size:,} bytes: refused")
             batches.append(batch)
         return pa.Table.from_batches(batches, schema=reader.schema_arrow)
-    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+    except MemoryError as error:
+        what = "damaged, or larger than the memory there is"
+        raise ProfileFormatError(f"{name}: {what}: {info.filename!r}: {_one_line(error)}") from error
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise ProfileFormatError(f"{name}: damaged: {info.filename!r}: {_one_line(error)}") from error
 
 
