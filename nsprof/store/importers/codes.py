@@ -11,12 +11,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-__all__ = ["Index", "call", "codes", "first_rows"]
+__all__ = ["Index", "SetLookupOptions", "call", "codes", "first_rows"]
 
 try:
     # pyarrow.compute loads this, and then makes hundreds of Python functions that are not wanted here.
+    from pyarrow._compute import SetLookupOptions
     from pyarrow._compute import call_function as call
 except ImportError:
+    from pyarrow.compute import SetLookupOptions
     from pyarrow.compute import call_function as call
 
 U64 = np.uint64

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from nsprof.store.importers.codes import call
+from nsprof.store.importers.codes import SetLookupOptions, call
 
 __all__ = [
     "HEX",
@@ -21,6 +21,8 @@ __all__ = [
     "between",
     "digits_after",
     "distinct",
+    "found",
+    "marked",
     "met_again",
     "newlines",
     "plus_0x",
@@ -89,6 +91,22 @@ def plus_0x(text: NDArray[np.uint8]) -> NDArray[np.int64]:
     return found
 
 
+def marked(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """`np.flatnonzero` of a mask in which hits are many and apart, as separators of words are.
+
+    Looked at in pairs: for less than a tenth of hits numpy takes a branch each, which the processor guesses wrong.
+    """
+    even = mask[: len(mask) & ~1]
+    found = np.flatnonzero(even.view("u2").astype(bool))
+    if len(found) != np.count_nonzero(even):  # both of a pair
+        return np.flatnonzero(mask)
+    found <<= 1
+    first = even.take(found)
+    found += 1
+    found -= first.view("i1")
+    return np.append(found, len(even)) if len(even) < len(mask) and mask[-1] else found
+
+
 def newlines(text: NDArray[np.uint8]) -> NDArray[np.int64]:
     """Where lines end; a last line without an end ends where the text does."""
     found = positions(text, 10)
@@ -107,18 +125,36 @@ def distinct(
     number = len(start)
     if not number:
         return np.zeros(0, "i4"), Pieces(np.zeros(0, "u1"), np.zeros(1, "i8"))
+    coded = call("dictionary_encode", [_array(text, start, end)])
+    codes = np.frombuffer(coded.indices.buffers()[1], "i4", count=2 * number)[0::2]
+    return codes, _pieces(coded.dictionary)
+
+
+def _array(text: NDArray[np.uint8], start: NDArray[np.int64], end: NDArray[np.int64]) -> pa.BinaryArray:
+    """The pieces at even places. What lies between them is at the odd ones, as nulls, which are not looked at."""
+    number = len(start)
     offsets = np.empty(2 * number + 1, "i4")
     offsets[0:-1:2] = start
     offsets[1::2] = end
     offsets[-1] = end[-1]
-    # What lies between the pieces is there as nulls, which are not looked at.
     valid = np.packbits(np.tile(np.array([True, False]), number), bitorder="little")
-    array = pa.BinaryArray.from_buffers(
+    return pa.BinaryArray.from_buffers(
         pa.binary(), 2 * number, [pa.py_buffer(valid), pa.py_buffer(offsets), pa.py_buffer(text)]
     )
-    coded = call("dictionary_encode", [array])
-    codes = np.frombuffer(coded.indices.buffers()[1], "i4", count=2 * number)[0::2]
-    return codes, _pieces(coded.dictionary)
+
+
+def found(
+    text: NDArray[np.uint8], start: NDArray[np.int64], end: NDArray[np.int64], pieces: Pieces
+) -> NDArray[np.int32]:
+    """Which of some pieces, all different, each piece of a text is, -1 for none; as `distinct`, one at least."""
+    offsets = pa.py_buffer(pieces.offsets.astype("i4"))
+    array = pa.BinaryArray.from_buffers(pa.binary(), len(pieces), [None, offsets, pa.py_buffer(pieces.data)])
+    got = call("index_in", [_array(text, start, end)], SetLookupOptions(array, skip_nulls=True))
+    codes = np.frombuffer(got.buffers()[1], "i4", count=2 * len(start))[0::2].copy()
+    if got.null_count > len(start):
+        bits = np.frombuffer(got.buffers()[0], "u1")
+        codes[np.unpackbits(bits, count=2 * len(start), bitorder="little")[0::2] == 0] = -1
+    return codes
 
 
 def between(
@@ -154,7 +190,11 @@ def scattered(number: int) -> NDArray[np.int64]:
     """Some hundred of so many rows: scattered, since what stands at equal distances may be equal always, or never."""
     scatter = np.arange(1, _PROBE + 1 if number else 1, dtype="u8") * np.uint64(0x9E3779B97F4A7C15)
     scatter = (scatter ^ scatter >> np.uint64(29)) * np.uint64(0xBF58476D1CE4E5B9) >> np.uint64(11)
-    return np.unique(scatter % np.uint64(max(number, 1))).astype("i8")
+    rows = np.sort(scatter % np.uint64(max(number, 1))).astype("i8")
+    new = np.ones(len(rows), bool)
+    np.not_equal(rows[1:], rows[:-1], out=new[1:])
+    picked: NDArray[np.int64] = rows[new]  # (np.unique would load numpy's masked arrays, which takes 8 ms)
+    return picked
 
 
 def met_again(

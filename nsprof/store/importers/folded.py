@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +22,8 @@ from nsprof.model.profile import Event, Profile, Run, Stacks
 from nsprof.store.importers import assemble as a
 from nsprof.store.importers import columns as c
 from nsprof.store.importers.ahead import ahead
-from nsprof.store.importers.foldedstacks import ENTERS, SAID, Known, Local, Stacked, keys_below, stacked
+from nsprof.store.importers.foldedcounts import counts
+from nsprof.store.importers.foldedstacks import ENTERS, SAID, Known, Stacked, keys_below, stacked
 from nsprof.store.importers.text import cuts, stretches, to_utf8
 
 __all__ = ["import_folded", "looks_like", "to_utf8"]
@@ -36,10 +36,6 @@ _MANY = 0.9  # of the lines with two counts, and it is a comparison of two files
 _WINDOW = 2 << 20
 _DENSE = 9  # a semicolon in so few bytes, and positions would take far more memory than text
 _LONG = 4 << 20
-_TAIL = 8  # bytes at the end of a line in which a count mostly stands, with the blank before it
-_ZEROS, _LOW, _HIGH, _ONES, _TEN = (np.uint64(0x0101010101010101 * byte) for byte in (48, 127, 128, 1, 118))
-_PAIRS = np.uint64(0xFF000000FF)
-_DIGITS = 15  # so many make a number that a double holds exactly
 _MOST = 2**53  # up to here a double holds every whole number
 _MAX_DEPTH = 100_000
 _STRETCHES = 1.5  # the larger a stretch, the more often stacks are met in it again, and the more memory it takes
@@ -48,6 +44,8 @@ _SELDOM = 2  # times that what stands below roots must be met for it to be worth
 _WORDS = 1 << 15
 _NONE = 0xFFFFFFFF
 _FEW = 4096
+_MOSTLY = 4  # one line in so many may be another than those of the first stretch
+_LONE = 1  # the number of a stretch that takes nothing from the first and gives nothing to others
 _LEFT_OUT = "lines that are no `frames count`, left out"
 
 
@@ -84,9 +82,9 @@ def import_folded(buf: memoryview, name: str) -> tuple[Profile, bool]:
     those leafward of a known kernel entry function, are kernel frames.
     """
     _refuse_two_counts(bytes(buf[:_HEAD]), name)
-    known = Known()
-    table = _Table(known)
-    for parts in ahead(functools.partial(_parts, known), stretches(buf, b"\n", _STRETCHES)):
+    met = _Met()
+    table = _Table(met.frames)
+    for parts in ahead(functools.partial(_parts, met), enumerate(stretches(buf, b"\n", _STRETCHES))):
         for part in parts:
             table.add(part)
     if not table.rows and not table.bad:
@@ -97,10 +95,9 @@ def import_folded(buf: memoryview, name: str) -> tuple[Profile, bool]:
 @dataclass(slots=True)
 class _Part:
     """Some lines: of each what it weighs, how many frames its stack has, the stack's key and context. The stacks are
-    those of `made` in order or, where there is a `which`, that one of them below that one of the `roots` (numbers of
-    `Known`)."""
+    those of `made` in order or, where there is a `which`, that one of them, below that one of the `roots` (numbers of
+    `Known`) where there are any."""
 
-    local: Local
     made: Stacked
     lengths: NDArray[np.int64]
     weight: NDArray[np.float64]
@@ -114,21 +111,19 @@ class _Part:
     first_bad: int = 0
 
     @classmethod
-    def of(cls, local: Local, made: Stacked, weight: NDArray[np.float64]) -> _Part:
+    def of(cls, made: Stacked, weight: NDArray[np.float64]) -> _Part:
         """A stack a line."""
-        return cls(local, made, np.diff(made.offsets), weight, made.key, made.context)
+        return cls(made, np.diff(made.offsets), weight, made.key, made.context)
 
     def frames(self) -> NDArray[np.int64]:
-        """The numbers of `Known` that are met, as they come: frames as they stand, kernel ones by entry, roots."""
-        local = self.local
-        met = [local.number[: local.texts], local.number[self.made.met]]
-        return np.concatenate(met if self.roots is None else [*met, self.roots])
+        """The numbers of `Known` that are met, in the order of the lines; roots behind the others."""
+        return self.made.met if self.roots is None else np.concatenate([self.made.met, self.roots])
 
     def write(self, number: NDArray[np.uint32], out: NDArray[np.uint32]) -> None:
         """The frames of all stacks, one behind the other; `number` is a frame's, by its number of `Known`."""
-        mine = number[self.local.number]
         made = self.made
-        if self.which is None or self.root is None or self.roots is None:
+        mine = number if made.numbers is None else number[made.numbers]
+        if self.which is None:
             for low in range(0, len(out), _WORDS):
                 out[low : low + _WORDS] = mine[made.flat[low : low + _WORDS]]
             return
@@ -140,32 +135,89 @@ class _Part:
             low, high = int(offsets[first]), int(offsets[stop])
             pick = np.repeat(shift[first:stop], self.lengths[first:stop])
             pick += np.arange(low, high)
-            np.take(flat, pick, mode="clip", out=out[low:high])  # the last of each, not its own, becomes the root's
-        out[offsets[1:] - 1] = number[self.roots][self.root]
+            # Where there are roots the last of each is not its own, and becomes the root.
+            np.take(flat, pick, mode="clip", out=out[low:high])
+        if self.root is not None and self.roots is not None:
+            out[offsets[1:] - 1] = number[self.roots][self.root]
 
 
-def _parts(known: Known, text: memoryview) -> list[_Part]:
-    """A stretch of text taken apart."""
+class _Met:
+    """What is known of the lines before: their frames, and the stacks of the first stretch where lines repeat them.
+
+    Those of the first only, and for the third on, when it is finished for certain: what comes out does not depend on
+    which thread is quicker.
+    """
+
+    def __init__(self) -> None:
+        self.frames = Known()
+        self._first: dict[bool, tuple[c.Pieces, Stacked]] = {}
+
+    def stacks(
+        self,
+        buf: NDArray[np.uint8],
+        start: NDArray[np.int64],
+        stop: NDArray[np.int64],
+        stretch: int,
+        *,
+        below: bool = False,
+    ) -> tuple[NDArray[np.int32], Stacked]:
+        """(which of the stacks each line has, those stacks): text between two places that is met again and again."""
+        end = stop + 1  # with the blank behind each, which parts it from the next
+        if stretch > 1 and below in self._first:
+            pieces, made = self._first[below]
+            which = c.found(buf, start, end, pieces)
+            rows = np.flatnonzero(which < 0)
+            if not len(rows):
+                return which, made
+            if len(rows) * _MOSTLY < len(which):
+                more, pieces = c.distinct(buf, start[rows], end[rows])
+                which[rows] = more + np.int32(len(made.key))
+                return which, made.and_then(self._read(pieces, below))
+        which, pieces = c.distinct(buf, start, end)
+        made = self._read(pieces, below)
+        if stretch == 0:
+            self._first[below] = pieces, made
+        return which, made
+
+    def _read(self, pieces: c.Pieces, below: bool) -> Stacked:
+        """Stacks that stand one behind the other, a blank behind each."""
+        separator = pieces.data == 59
+        separator[pieces.offsets[1:] - 1] = True
+        where = c.marked(separator)
+        last = np.searchsorted(where, pieces.offsets[1:] - 1)
+        begin = np.concatenate([[0], last[:-1] + 1])[: len(last)]
+        codes, texts = c.between(pieces.data, where, None)
+        made = stacked(codes, begin, last - begin + 1, self.frames.local(_texts(texts)), below=below)
+        return made.by_known()
+
+
+def _parts(met: _Met, stretch: tuple[int, memoryview]) -> list[_Part]:
+    """A stretch of text, and its number, taken apart."""
+    number, text = stretch
     buf = np.frombuffer(text, "u1")
     if len(text) > _WINDOW and np.count_nonzero(buf[:_WINDOW] == 59) * _DENSE > _WINDOW:
         # Far more frames than text usually has: less of it at once.
-        return [part for each in cuts(text, b"\n", _WINDOW) for part in _part(known, np.frombuffer(each, "u1"), each)]
-    return _part(known, buf, text)
+        less = cuts(text, b"\n", _WINDOW)
+        return [part for each in less for part in _part(met, _LONE, np.frombuffer(each, "u1"), each)]
+    return _part(met, number, buf, text)
 
 
-def _part(known: Known, buf: NDArray[np.uint8], text: memoryview) -> list[_Part]:
+def _part(met: _Met, stretch: int, buf: NDArray[np.uint8], text: memoryview) -> list[_Part]:
     ends = c.newlines(buf)
     starts = np.concatenate([[0], ends[:-1] + 1])[: len(ends)]
-    weight, stop = _counts(buf, starts, ends)
+    weight, stop = counts(buf, starts, ends)
     first = buf[np.minimum(starts, len(buf) - 1)]
     usual = (stop > starts) & (first > 32) & (first != 35) & (first != 47) & (stop - starts < _LONG)
     rows = np.flatnonzero(usual)
     other = np.flatnonzero(~usual & (ends > starts))
     start, stop, weight = starts[rows], stop[rows], weight[rows]
     if len(rows) and c.repeats(buf, start, stop):
-        which, pieces = c.distinct(buf, start, stop + 1)  # with the blank behind each, which parts it from the next
-        made = _Part.of(*_pieces(known, pieces), np.bincount(which, weights=weight).astype("f8"))
-    elif len(rows) and (under := _under_roots(known, buf, start, stop, weight)) is not None:
+        which, stacks = met.stacks(buf, start, stop, stretch)
+        there = np.flatnonzero(np.bincount(which, minlength=len(stacks.key))).astype("i4")
+        weight = np.bincount(which, weights=weight, minlength=len(stacks.key)).astype("f8")[there]
+        lengths = np.diff(stacks.offsets)[there]
+        made = _Part(stacks, lengths, weight, stacks.key[there], stacks.context[there], there)
+    elif len(rows) and (under := _under_roots(met, stretch, buf, start, stop, weight)) is not None:
         made = under
     else:
         separator = buf == 59
@@ -174,7 +226,7 @@ def _part(known: Known, buf: NDArray[np.uint8], text: memoryview) -> list[_Part]
         separator[stop] = True
         whole = len(ends) - (len(buf) > 0 and int(buf[-1]) != 10)
         separator[ends[:whole]] = True
-        where = np.flatnonzero(separator)
+        where = c.marked(separator)
         del separator
         ending = buf[where] == 10
         codes, texts = c.between(buf, where, ~ending, every=True)
@@ -183,26 +235,14 @@ def _part(known: Known, buf: NDArray[np.uint8], text: memoryview) -> list[_Part]
         if whole < len(ends):
             last = np.append(last, len(where))
         begin = np.concatenate([[0], last[:-1] + 1])[: len(last)]
-        local = known.local(_texts(texts))
-        made = _Part.of(local, stacked(codes, begin[rows], (last - begin)[rows], local), weight)
+        local = met.frames.local(_texts(texts))
+        made = _Part.of(stacked(codes, begin[rows], (last - begin)[rows], local), weight)
     parts = [made]
     if len(other):
         lines = [bytes(text[a:b]) for a, b in zip(starts[other].tolist(), ends[other].tolist(), strict=True)]
-        parts.append(_odd_lines(known, lines, other))
+        parts.append(_odd_lines(met.frames, lines, other))
     parts[-1].lines = len(ends)
     return parts
-
-
-def _pieces(known: Known, pieces: c.Pieces, *, below: bool = False) -> tuple[Local, Stacked]:
-    """Stacks that stand one behind the other, a blank behind each."""
-    separator = pieces.data == 59
-    separator[pieces.offsets[1:] - 1] = True
-    where = np.flatnonzero(separator)
-    last = np.searchsorted(where, pieces.offsets[1:] - 1)
-    begin = np.concatenate([[0], last[:-1] + 1])[: len(last)]
-    codes, texts = c.between(pieces.data, where, None)
-    local = known.local(_texts(texts))
-    return local, stacked(codes, begin, last - begin + 1, local, below=below)
 
 
 def _texts(pieces: c.Pieces) -> list[bytes]:
@@ -212,7 +252,8 @@ def _texts(pieces: c.Pieces) -> list[bytes]:
 
 
 def _under_roots(
-    known: Known,
+    met: _Met,
+    stretch: int,
     buf: NDArray[np.uint8],
     start: NDArray[np.int64],
     stop: NDArray[np.int64],
@@ -228,15 +269,14 @@ def _under_roots(
     if not found or (begin >= stop).any():
         return None
     root, names = c.distinct(buf, start, begin - 1)
-    above = known.local(names.tolist())
+    above = met.frames.local(names.tolist())
     if (above.said[: above.texts] & (ENTERS | SAID)).any():
         return None
-    which, pieces = c.distinct(buf, begin, stop + 1)
-    local, made = _pieces(known, pieces, below=True)
+    which, made = met.stacks(buf, begin, stop, stretch, below=True)
     key = keys_below(made.key[which], above.word[root])
     lengths = np.diff(made.offsets)[which] + 1
     roots = above.number[: above.texts]
-    return _Part(local, made, lengths, weight, key, made.context[which], which, root, roots)
+    return _Part(made, lengths, weight, key, made.context[which], which, root, roots)
 
 
 def _odd_lines(known: Known, lines: list[bytes], rows: NDArray[np.int64]) -> _Part:
@@ -260,7 +300,7 @@ def _odd_lines(known: Known, lines: list[bytes], rows: NDArray[np.int64]) -> _Pa
         weight.append(float(count))
     local = known.local(list(texts))
     size = np.array(lengths, "i8")
-    made = _Part.of(local, stacked(np.array(flat, "i4"), np.cumsum(size) - size, size, local), np.array(weight, "f8"))
+    made = _Part.of(stacked(np.array(flat, "i4"), np.cumsum(size) - size, size, local), np.array(weight, "f8"))
     made.bad, made.first_bad = len(bad), bad[0] if bad else 0
     return made
 
@@ -276,12 +316,13 @@ def _first_of_each(key: NDArray[np.uint64], weight: NDArray[np.float64]) -> NDAr
         sums = np.bincount(which, weights=weight)
         kept = np.sort(first)
     else:
-        again = np.unique(again)
+        again = again[np.append(True, again[1:] != again[:-1])]
         which = np.searchsorted(again, key)
         which[which == len(again)] = 0
         rows = np.flatnonzero(again[which] == key)
         which = which[rows]
-        first = rows[np.unique(which, return_index=True)[1]]
+        first = np.full(len(again), len(key))
+        np.minimum.at(first, which, rows)
         sums = np.bincount(which, weights=weight[rows])
         only = np.ones(len(key), bool)
         only[rows] = False
@@ -392,92 +433,3 @@ def _below_roots(buf: NDArray[np.uint8], start: NDArray[np.int64]) -> tuple[NDAr
     window = c.records(buf, start, _ROOT) == 59
     at = window.argmax(axis=1)
     return start + at + 1, bool(window[np.arange(len(at)), at].all())
-
-
-def _tails(
-    buf: NDArray[np.uint8], end: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any]]:
-    """(number, its digits, the byte before it) of the digits before each place, which has 8 bytes before it; of eight
-    or more the last eight, and "" for the byte."""
-    # As one word: the last byte is the highest. All bytes up to the last that is no digit are made zero.
-    word = np.ascontiguousarray(c.records(buf, end - _TAIL, _TAIL)).view("<u8").reshape(-1)
-    digit = word ^ _ZEROS
-    other = ((digit & _LOW) + _TEN) | digit
-    other &= _HIGH
-    for shift in (8, 16, 32):
-        other |= other >> np.uint64(shift)
-    other >>= np.uint64(7)
-    count = _TAIL - ((other * _ONES) >> np.uint64(56)).astype("i8")
-    digit &= ~(other * np.uint64(255))
-    # Digits to pairs, to fours, to eight.
-    digit = digit * np.uint64(10) + (digit >> np.uint64(8))
-    digit = (digit & _PAIRS) * np.uint64(1000000 << 32 | 100) + ((digit >> np.uint64(16)) & _PAIRS) * np.uint64(
-        10000 << 32 | 1
-    )
-    digit >>= np.uint64(32)
-    before = (word >> (8 * (7 - np.minimum(count, 7))).astype("u8")).astype("u1")
-    before[count == 8] = 0
-    return digit.astype("i8"), count, before
-
-
-def _short_counts(
-    buf: NDArray[np.uint8], start: NDArray[np.int64], end: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """`_counts` of lines that end with a blank and one to seven digits, or with as many on both sides of a point; -1
-    for the others."""
-    value = np.zeros(len(end))
-    stop = np.full(len(end), -1, "i8")
-    rows = np.flatnonzero(end - start > _TAIL)
-    number, count, before = _tails(buf, end[rows])
-    fine = (before == 32) & (count > 0)
-    done = rows[fine]
-    value[done] = number[fine]
-    stop[done] = end[done] - 1 - count[fine]
-    point = np.flatnonzero((before == 46) & (count > 0))
-    point = point[(end - start)[rows[point]] - count[point] - 1 > _TAIL]
-    if len(point):
-        rows, scale = rows[point], 10 ** count[point]
-        at = end[rows] - 1 - count[point]
-        whole, digits, before = _tails(buf, at)
-        fine = (before == 32) & (digits > 0)
-        done = rows[fine]
-        value[done] = (whole * scale + number[point])[fine] / scale[fine]
-        stop[done] = (at - 1 - digits)[fine]
-    return value, stop
-
-
-def _counts(
-    buf: NDArray[np.uint8], start: NDArray[np.int64], end: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """(number at the end of every line, where the blank before it stands or -1): digits, perhaps with a point."""
-    value, stop = _short_counts(buf, start, end)
-    active = np.flatnonzero((stop < 0) & (end - start > 2))
-    at = end[active] - 1
-    number, scale = np.zeros(len(active)), np.ones(len(active))
-    point = np.zeros(len(active))  # 10 to the number of digits behind the point, 0 before there is one
-    last = np.zeros(len(active), "u1")
-    for _ in range(_DIGITS + 2):
-        byte = buf[at]
-        digit = byte - np.uint8(48)
-        done = (byte == 32) & (last >= 48)
-        if done.any():
-            rows = np.flatnonzero(done)
-            stop[active[rows]] = at[rows]
-            value[active[rows]] = number[rows] / np.where(point[rows] > 0, point[rows], 1.0)
-        go = (digit < 10) | ((byte == 46) & (point == 0))
-        go &= (at > start[active]) & (scale < 10.0**_DIGITS)
-        dots = (byte == 46) & go
-        if dots.any():
-            point[dots] = scale[dots]
-            digit[dots] = 0
-            scale[dots] /= 10.0
-        if not go.all():
-            active, at, number, scale, point = active[go], at[go], number[go], scale[go], point[go]
-            byte, digit = byte[go], digit[go]
-        if not len(active):
-            break
-        number += digit * scale
-        scale *= 10.0
-        last = byte
-        at = at - 1
-    return value, stop

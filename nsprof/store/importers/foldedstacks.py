@@ -137,14 +137,33 @@ class Local:
 
 @dataclass(slots=True)
 class Stacked:
-    """Stacks, leaf first, as numbers of a `Local`: stack i is flat[offsets[i]:offsets[i+1]]; a key that equal ones
-    share, wherever they stand in the input; their contexts; which of the numbers from `texts` on are met."""
+    """Stacks, leaf first: stack i is flat[offsets[i]:offsets[i+1]], positions in `numbers` or, where that is None,
+    numbers of `Known` themselves; a key that equal ones share, wherever they stand in the input; their contexts; the
+    numbers of `Known` that are met, in the order of the input: frames as they stand, then those in kernel code."""
 
     flat: NDArray[np.int32]
     offsets: NDArray[np.int64]
     key: NDArray[np.uint64]
     context: NDArray[np.uint8]
     met: NDArray[np.int64]
+    numbers: NDArray[np.int64] | None = None
+
+    def by_known(self) -> Stacked:
+        """The same as numbers of `Known`."""
+        if self.numbers is None:
+            return self
+        flat = self.numbers.astype("i4")[self.flat]
+        return Stacked(flat, self.offsets, self.key, self.context, self.met)
+
+    def and_then(self, other: Stacked) -> Stacked:
+        """These and some others, both as numbers of `Known`."""
+        return Stacked(
+            np.concatenate([self.flat, other.flat]),
+            np.concatenate([self.offsets, other.offsets[1:] + self.offsets[-1]]),
+            np.concatenate([self.key, other.key]),
+            np.concatenate([self.context, other.context]),
+            np.concatenate([self.met, other.met]),
+        )
 
 
 def stacked(
@@ -166,7 +185,8 @@ def stacked(
         offsets,
         np.empty(len(lengths), "u8"),
         np.empty(len(lengths), "u1"),
-        np.zeros(0, "i8"),
+        local.number[: local.texts],
+        local.number,
     )
     if not len(lengths):
         return out
@@ -191,7 +211,7 @@ def stacked(
             word[at[1:] - 1] = 0
         key = np.add.reduceat(word, at[:-1])
         out.key[first:stop] = key if below else keys_below(key, root)
-    out.met = contexts.met()
+    out.met = np.concatenate([out.met, local.number[contexts.met()]])
     return out
 
 
