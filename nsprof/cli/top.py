@@ -23,7 +23,16 @@ _SORTS = ("cpu", "softirq", "rate", "cost", "drops", "name")
 @click.option("--by", type=click.Choice(["device", "namespace"]), default="device", show_default=True)
 @click.option("-a", "--idle", is_flag=True, help="Namespaces in which nothing happens, too.")
 @click.option("--limit", default=0, type=click.IntRange(0), help="With -b: at most N rows (0: all).")
-@click.option("-F", "--freq", "frequency_hz", default=499, show_default=True, type=click.IntRange(1, 20_000))
+@click.option(
+    "-F",
+    "--freq",
+    "frequency_hz",
+    default=199,
+    show_default=True,
+    type=click.IntRange(1, 20_000),
+    help="Samples a second and CPU. In one second 199 tell 10 % of a CPU to +-2.1 points, 499 to +-1.3, at 2.5 times "
+    "the cost.",
+)
 @click.option(
     "--hop/--no-hop", default=True, show_default=True, help="Charge softirq CPU to the namespace it serves."
 )

@@ -19,7 +19,7 @@ class TopOptions:
     """What the command line of `nsprof top` says. `keep_s` is how many seconds a save holds."""
 
     interval_s: float = 1.0
-    frequency_hz: int = 499
+    frequency_hz: int = 199
     hop: bool = True
     sort: str = "cpu"
     reverse: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -133,11 +134,15 @@ def test_a_reader_that_leaves_ends_it_quietly(pair: Bed) -> None:
 # ---- in a terminal ----
 
 
+_TERMINALS = itertools.count()
+
+
 class Terminal:
     """A tmux of its own with a shell in it."""
 
     def __init__(self, where: Path, columns: int = 110, lines: int = 32) -> None:
-        self.name = f"nsproftop{os.getpid()}"
+        # Another name each time: a server that is ending still answers under its own.
+        self.name = f"nsproftop{os.getpid()}-{next(_TERMINALS)}"
         self.where = where
         size = ["-x", str(columns), "-y", str(lines)]
         shell = "PS1='ready> ' exec bash --norc --noprofile"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 from rich.cells import cell_len
 
-from nsprof.render.top import FunctionLine, TopRow, TopView, draw, plain_text
+from nsprof.render.top import FunctionLine, TopRow, TopView, draw, painted, plain_text
 
 HOSTILE = ("\x1b[2Jevil", "tab\there", "\u202eRTL", "日本語の名前空間", "new\nline", "\udc80")
 
@@ -43,6 +44,44 @@ def test_the_selected_row_is_on_the_screen_wherever_it_is() -> None:
         marked = ["".join(t for t, _ in pieces) for pieces in lines[:-1] if pieces[0][1] == "reverse"]
         assert len(marked) == 1
         assert f"{selected} " in marked[0]
+
+
+class Terminal:
+    """As much of a terminal as `painted` may use: place the cursor, clear a line, set a style."""
+
+    def __init__(self, width: int, height: int) -> None:
+        self.rows = [["?"] * width for _ in range(height)]
+        self.styles: set[str] = set()
+        self.at = [0, 0]
+
+    def feed(self, text: str) -> list[str]:
+        """What stands in each row afterwards. A sequence of another kind raises KeyError."""
+        for plain, code, letter in re.findall(r"([^\x1b]+)|\x1b\[([0-9;]*)([A-Za-z])", text):
+            for character in plain:
+                self.rows[self.at[0]][self.at[1]] = character  # beyond the last column: IndexError
+                self.at[1] += 1
+            if letter:
+                {"H": self.place, "K": self.clear, "m": self.styles.add}[letter](code)
+        return ["".join(row) for row in self.rows]
+
+    def place(self, code: str) -> None:
+        self.at = [int(number) - 1 for number in code.split(";")]
+
+    def clear(self, code: str) -> None:
+        assert code == "2"
+        self.rows[self.at[0]] = [" "] * len(self.rows[0])
+
+
+@pytest.mark.parametrize(("width", "height"), [(24, 5), (80, 24), (120, 40), (10, 3)])
+def test_what_a_terminal_shows_is_the_view_whatever_stood_there(width: int, height: int) -> None:
+    made = TopView(("head",), ("lost",), (TopRow((1, 0, 0), "ns", "-", 1.0, 0.0, 1.0, 0.0),), 0, (), "", "foot")
+    lines = draw(made, width, height)
+    terminal = Terminal(width, height)
+    codes = {"bold": "1", "bold red": "1;31", "bold underline": "1;4", "reverse": "7", "dim": "2"}
+    wanted = ["".join(text for text, _ in pieces).ljust(width) for pieces in lines]
+    assert terminal.feed(painted(lines, height, codes)) == wanted + [" " * width] * (height - len(lines))
+    assert terminal.feed(painted(lines, height, {})) == wanted + [" " * width] * (height - len(lines))
+    assert terminal.styles >= ({"0", "1", "1;31", "1;4", "7"} if height >= 24 else {"0", "1"})
 
 
 def test_plain_text_has_every_row_and_no_selection() -> None:
