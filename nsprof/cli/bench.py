@@ -49,18 +49,28 @@ class _Bench(click.Command):
 @click.option("--modules", type=click.Path(path_type=Path), metavar="DIR", help="Modules of a bzImage.")
 @click.option("--memory", "memory_mb", default=2048, show_default=True, type=click.IntRange(512), help="MB a guest.")
 @click.option("--baseline", default="", help="SCENARIO or KERNEL:SCENARIO (default: host, else the first).")
-@click.option("-F", "--freq", "frequency_hz", default=499, show_default=True, type=click.IntRange(1, 20_000))
+@click.option(
+    "-F",
+    "--freq",
+    "frequency_hz",
+    default=499,
+    show_default=True,
+    type=click.IntRange(1, 20_000),
+    help="Samples a second and CPU.",
+)
 @click.option("-e", "--event", "events", default="cpu-clock", show_default=True, help="Events, comma-separated.")
 @click.option("--hop/--no-hop", default=False, help="Add as many runs with hop probes, for splits by namespace.")
 @click.option("--count", is_flag=True, help="Add a counting pass of each scenario at the end (nsprof ledger).")
-@click.option("--containers", default=1, show_default=True, type=click.IntRange(1, 1000))
+@click.option("--containers", default=1, show_default=True, type=click.IntRange(1, 1000), help="How many.")
 @click.option("--busy", type=click.Choice(["one", "all"]), default="one", show_default=True, help="Busy containers.")
 @click.option("--reverse", is_flag=True, help="Clients in the remote namespace, servers in the containers.")
 @click.option("--wire-rate", default="", metavar="RATE", help="Shape the wire (1gbit), so that CPU is the metric.")
 @click.option("--mtu", default=0, type=click.IntRange(0, 65535), help="MTU of every device (0: the kernel's).")
 @click.option("--offload", default="", metavar="LIST", help="tso=off,gso=off,gro=off,tx=off as ethtool -K has them.")
 @click.option("-6", "ipv6", is_flag=True, help="IPv6.")
-@click.option("--host-netns", type=click.Choice(["own", "init"]), default="own", show_default=True)
+@click.option(
+    "--host-netns", type=click.Choice(["own", "init"]), default="own", show_default=True, help="Who is the host."
+)
 @click.option("--pin/--no-pin", default=True, show_default=True, help="Each side on its own CPU.")
 @click.option("--uplink", default="", metavar="DEV", help="A real device instead of the wire; put back afterwards.")
 @click.option(
@@ -86,9 +96,9 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     throughput / change against the baseline, and the functions that cost more.
 
     \b
-    sudo nsprof bench --scenario host,veth-route,veth-bridge --runs 8 -- netperf -t UDP_RR -l 5
+    sudo nsprof bench -s host,veth-route,veth-bridge -n 8 -- netperf -t UDP_RR
     sudo nsprof bench examples/netns-2007.toml
-    sudo nsprof bench examples/vrf-2015.toml --kernel debian:6.1 --kernel debian:6.12
+    sudo nsprof bench examples/vrf-2015.toml --kernel debian:6.12
     nsprof bench --show bench.nsprof --markdown --commit-text
     """
     for name in ("scenarios", "events"):

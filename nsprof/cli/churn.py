@@ -23,7 +23,15 @@ from nsprof.escape import shell_words
 )
 @click.option("--rounds", default=1, show_default=True, type=int, help="Of each tool, in fair order.")
 @click.option("--kernel", "kernels", multiple=True, metavar="SPEC", help="In a VM of this kernel; repeatable.")
-@click.option("-F", "--freq", "frequency_hz", default=997, show_default=True, type=click.IntRange(1, 20_000))
+@click.option(
+    "-F",
+    "--freq",
+    "frequency_hz",
+    default=997,
+    show_default=True,
+    type=click.IntRange(1, 20_000),
+    help="Samples a second and CPU.",
+)
 @click.option("--waits/--no-waits", default=True, show_default=True, help="Look where the processes wait (2 ms).")
 @click.option("-o", "--output", default="churn.nsprof", show_default=True, help="The profile to write.")
 @click.option("--top", default=8, show_default=True, type=click.IntRange(0), help="Functions to show an operation.")

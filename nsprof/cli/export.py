@@ -33,7 +33,15 @@ _ROOTS = ("scenario", "namespace", "device", "context", "comm", "cpu")
 
 @click.command(short_help="Write a profile for other tools: pprof, speedscope, Firefox, ...")
 @click.argument("profile", required=False, type=click.Path())
-@click.option("-f", "--format", "form", type=click.Choice(_FORMATS), required=True, help="What to write.")
+@click.option(
+    "-f",
+    "--format",
+    "form",
+    type=click.Choice(_FORMATS),
+    required=True,
+    metavar="FORMAT",
+    help=f"What to write: {', '.join(_FORMATS)}.",
+)
 @click.option(
     "-o", "--output", metavar="FILE", type=click.Path(), default="-", help="File to write (default: stdout)."
 )

@@ -37,7 +37,7 @@ def command(
     Simulated profiles are exact, so they can gate to the instruction; recorded ones need 8 runs a side.
 
     \b
-    nsprof gate base.nsprof new.nsprof --fail-above 2% --per packet --function ip_rcv=1%
+    nsprof gate base.nsprof new.nsprof --fail-above 2% --function ip_rcv=1%
     """
     from nsprof import gate as room
     from nsprof.files import replacing

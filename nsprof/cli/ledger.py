@@ -9,7 +9,7 @@ from nsprof.cli.common import open_profile, other_side, output_options, write_cs
 __all__ = ["command"]
 
 
-@click.command(short_help="Copies, checksums, segments, fragments and drops per packet and KB.")
+@click.command(short_help="Copies, checksums, segments, fragments, drops per packet and KB.")
 @click.argument("profile", required=False, type=click.Path())
 @click.option("--scenario", metavar="NAME", help="Scenario to show (needed where several were counted).")
 @click.option(

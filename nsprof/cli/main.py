@@ -37,7 +37,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "vm": ("vm", "Run a command under another kernel, in a virtual machine.", "Measure"),
     "doctor": ("doctor", "What this machine can and cannot do, found by trying.", "Measure"),
     "report": ("report", "Cost per function of one profile.", "Read"),
-    "ledger": ("ledger", "Copies, checksums, segments, fragments and drops per packet and KB.", "Read"),
+    "ledger": ("ledger", "Copies, checksums, segments, fragments, drops per packet and KB.", "Read"),
     "diff": ("diff", "Per-function delta between two profiles or scenarios.", "Read"),
     "explain": ("explain", "Ranked causes of extra cost, with their evidence.", "Read"),
     "gate": ("gate", "Pass, regression or not enough evidence: for CI.", "Read"),

@@ -13,7 +13,15 @@ from nsprof.cli.common import Number, Seconds, write_json
     epilog="Exit status: the command's own; 125 nsprof failed, 126 not executable, 127 not found, 128+N signal N.",
 )
 @click.option("-o", "--output", default="profile.nsprof", show_default=True, help="The profile to write.")
-@click.option("-F", "--freq", "frequency_hz", default=499, show_default=True, type=click.IntRange(1, 20_000))
+@click.option(
+    "-F",
+    "--freq",
+    "frequency_hz",
+    default=499,
+    show_default=True,
+    type=click.IntRange(1, 20_000),
+    help="Samples a second and CPU.",
+)
 @click.option("-e", "--event", "events", default="cpu-clock", show_default=True, help="Events, comma-separated.")
 @click.option("--user-stacks", is_flag=True, help="User stacks too (kernel stacks are always there).")
 @click.option(

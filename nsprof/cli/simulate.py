@@ -26,7 +26,9 @@ _WORKLOADS = ("udp-rr", "udp-stream", "tcp-rr", "tcp-stream", "tcp-crr")
 @click.option("--kernel", "specs", multiple=True, metavar="SPEC", help="Kernel: bzImage, directory, debian:6.1, ...")
 @click.option("--modules", type=click.Path(path_type=Path), metavar="DIR", help="Modules of a bzImage.")
 @click.option("--scenario", default="host,veth-route,veth-bridge", show_default=True, metavar="A,B", help="Shapes.")
-@click.option("--workload", type=click.Choice(_WORKLOADS), default="udp-rr", show_default=True)
+@click.option(
+    "--workload", type=click.Choice(_WORKLOADS), default="udp-rr", show_default=True, help="What packets do."
+)
 @click.option("--size", type=int, default=0, metavar="BYTES", help="Payload (default 64; tcp-stream 16384).")
 @click.option("-6", "family", flag_value=6, type=int, help="IPv6.")
 @click.option("-4", "family", flag_value=4, type=int, default=4, help="IPv4 (default).")
@@ -72,7 +74,8 @@ def command(*, form: str | None, output: str | None, limit: int, **given: Any) -
 
     \b
     nsprof simulate --kernel debian:6.1
-    nsprof simulate --kernel debian:6.1 --kernel debian:6.12 --scenario host,veth-bridge --workload tcp-stream
+    nsprof simulate --scenario host,veth-bridge --workload tcp-stream
+    nsprof simulate --kernel debian:6.1 --kernel debian:6.12 -o both.nsprof
     """
     from nsprof import files, simulate
     from nsprof.simulate import lines as simulate_lines

@@ -13,14 +13,18 @@ _SORTS = ("cpu", "softirq", "rate", "cost", "drops", "name")
 
 
 @click.command("top", short_help="Live: CPU by namespace and device, softirq included.")
-@click.option("-d", "--interval", "interval_s", default=1.0, show_default=True, type=Seconds(0.2, 3600))
+@click.option(
+    "-d", "--interval", "interval_s", default=1.0, show_default=True, type=Seconds(0.2, 3600), help="Seconds between."
+)
 @click.option("-b", "--batch", is_flag=True, help="Print intervals one after another; no screen, no keys.")
 @click.option("-n", "--count", default=0, type=click.IntRange(0), help="End after N intervals (0: never).")
 @click.option("--json", "as_json", is_flag=True, help="With -b: a JSON object a line.")
 @click.option("-s", "--sort", default="cpu", show_default=True, type=click.Choice(_SORTS), help="Column to sort by.")
 @click.option("-r", "--reverse", is_flag=True, help="Smallest first.")
 @click.option("-f", "--filter", default="", metavar="TEXT", help="Rows whose namespace or device has TEXT in it.")
-@click.option("--by", type=click.Choice(["device", "namespace"]), default="device", show_default=True)
+@click.option(
+    "--by", type=click.Choice(["device", "namespace"]), default="device", show_default=True, help="What a row is."
+)
 @click.option("-a", "--idle", is_flag=True, help="Namespaces in which nothing happens, too.")
 @click.option("--limit", default=0, type=click.IntRange(0), help="With -b: at most N rows (0: all).")
 @click.option(

@@ -108,7 +108,7 @@ def _signals() -> Any:
     return block()
 
 
-@command.command("down")
+@command.command("down", short_help="Remove topologies that were left up.")
 @click.argument("run_ids", metavar="RUN_ID...", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="All that were left up (none that is in use).")
 @click.option("--json", "as_json", is_flag=True, help="Print what was removed as JSON.")
@@ -136,7 +136,7 @@ def _removed(run_id: str, ended: int) -> str:
     return f"{run_id}: removed, and {ended} process{'es' if ended > 1 else ''} still in it ended"
 
 
-@command.command("list")
+@command.command("list", short_help="All topologies of this machine.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def list_(as_json: bool) -> None:
     """All topologies of this machine: up, in use, or left over by a killed nsprof."""
@@ -157,7 +157,7 @@ def list_(as_json: bool) -> None:
         click.echo(line.format(*words))
 
 
-@command.command("clean")
+@command.command("clean", short_help="Remove what a killed nsprof left behind.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was removed as JSON.")
 def clean_(as_json: bool) -> None:
     """Remove what a killed nsprof left behind; nothing that is up or in use.
@@ -176,7 +176,7 @@ def clean_(as_json: bool) -> None:
         click.echo("nothing was left behind", err=True)
 
 
-@command.command("show")
+@command.command("show", short_help="Draw SHAPE, or all shapes.")
 @click.argument("shape", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def show(shape: str | None, as_json: bool) -> None:

@@ -28,7 +28,7 @@ def command() -> None:
     """
 
 
-@command.command()
+@command.command(short_help="Boot a kernel and run COMMAND there.")
 @click.option("--kernel", "spec", metavar="SPEC", required=True, help=f"Kernel to boot: {_KERNEL_HELP}.")
 @click.option("--modules", type=click.Path(path_type=Path), metavar="DIR", help="Modules of a bzImage.")
 @click.option("--smp", type=int, default=2, show_default=True, metavar="N", help="CPUs of the guest.")
@@ -42,7 +42,9 @@ def command() -> None:
     metavar="DIR",
     help="Bring back what the command writes to /out (seen there at DIR's own path too).",
 )
-@click.option("--accel", type=click.Choice(["auto", "tcg", "kvm"]), default="auto", show_default=True)
+@click.option(
+    "--accel", type=click.Choice(["auto", "tcg", "kvm"]), default="auto", show_default=True, help="How QEMU runs it."
+)
 @click.option("-v", "--verbose", is_flag=True, help="Say how long the boot took and how the guest ended.")
 @click.option("-q", "--quiet", is_flag=True, help="Nothing of nsprof's own on stderr but errors.")
 @click.option("--json", "as_json", is_flag=True, help="How the guest ended, as JSON: the last line on stderr.")
@@ -68,8 +70,8 @@ def run(
 
     \b
     nsprof vm run --kernel debian:6.1 -- uname -r
-    nsprof vm run --kernel debian:6.12 -o results -- nsprof record -o results/p.nsprof -- ping -c 3 127.0.0.1
-    nsprof vm run --kernel debian:6.1 --append lockdown=confidentiality -- nsprof doctor
+    nsprof vm run --kernel debian:6.1 --append mitigations=off -- nsprof doctor
+    nsprof vm run --kernel debian:6.12 -o out -- nsprof record -o out/p -- true
     """
     from nsprof.errors import VmError
     from nsprof.vm import resolve, run_job
@@ -115,7 +117,7 @@ def run(
     sys.exit(result.status)
 
 
-@command.command()
+@command.command(short_help="Fetch a Debian kernel into the cache.")
 @click.option("--kernel", "spec", metavar="SPEC", required=True, help="debian:6.1, debian:6.12 or debian:PACKAGE.")
 @click.option("--update", is_flag=True, help="Look for a newer one than the cache has.")
 @click.option("--debug-info", is_flag=True, help="Its vmlinux with debug information too (some hundred MB).")

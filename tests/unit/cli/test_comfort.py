@@ -105,3 +105,40 @@ def test_no_colour_leaves_a_pipe(tmp_path: Path) -> None:
     store.save(bench_profile(runs=2), tmp_path / "profile.nsprof")
     for env in ({}, {"NO_COLOR": "1"}, {"TERM": "xterm-256color"}):
         assert "\x1b" not in nsprof("report", cwd=tmp_path, **env).stdout
+
+
+def _commands() -> list[list[str]]:
+    """Every command that can be given, with the groups that hold others."""
+    found: list[list[str]] = [[]]
+    for verb in VERBS:
+        made = main.get_command(click.Context(main), verb)
+        found.append([verb])
+        found += [[verb, inner] for inner in getattr(made, "commands", {})]
+    return found
+
+
+@pytest.mark.parametrize("words", _commands(), ids=" ".join)
+def test_help_fits_a_terminal_of_80_columns_and_says_what_each_option_is(words: list[str]) -> None:
+    command: click.Command = main
+    ctx = click.Context(main, info_name="nsprof", terminal_width=80)
+    for word in words:
+        assert isinstance(command, click.Group)
+        command = command.get_command(ctx, word) or command
+        ctx = click.Context(command, ctx, info_name=word, terminal_width=80)
+    lines = command.get_help(ctx).splitlines()
+    assert not [line for line in lines if len(line) > 80]
+    mute = [p.opts for p in command.params if isinstance(p, click.Option) and not p.help]
+    assert not mute, f"no word on what these are: {mute}"
+
+
+@pytest.mark.parametrize("words", [w for w in _commands() if w], ids=" ".join)
+def test_every_command_can_be_quiet_and_answer_in_json(words: list[str]) -> None:
+    command: click.Command = main
+    for word in words:
+        assert isinstance(command, click.Group)
+        command = command.get_command(click.Context(main), word) or command
+    if isinstance(command, click.Group):  # its commands can
+        return
+    names = {name for p in command.params for name in p.opts}
+    assert "--quiet" in names
+    assert ("--json" in names) == (words != ["completion"])  # which writes a script
