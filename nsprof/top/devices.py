@@ -7,7 +7,6 @@ Reading a namespace costs some 50 us of CPU, so not all of a thousand are read e
 from __future__ import annotations
 
 import itertools
-import os
 import socket
 import time
 from collections.abc import Iterable
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from nsprof import netns
 from nsprof.collect.system import names, rtdump
 from nsprof.errors import TopologyError
+from nsprof.escape import as_stored
 
 __all__ = ["STILL", "Devices", "Key", "Rate", "Reading"]
 
@@ -111,8 +111,9 @@ class Devices:
             return
         own = netns.inode()
         before = (self.paths, self.names)
-        self.paths = {**names.paths_of(), own: "/proc/self/ns/net"}
-        self.names = names.names_of(self.paths)
+        paths, found = names.look()
+        self.paths = {**paths, own: "/proc/self/ns/net"}
+        self.names = found
         # Without a file and without a process (held by a socket, or gone): asking again each second finds nothing.
         self._strangers = frozenset(new - self.paths.keys())
         self._looked_s = time.monotonic()
@@ -182,7 +183,7 @@ class Devices:
         self.version = next(_VERSIONS)
         self.named[key] = self.names.get(key[0], "")
         for index, name in socket.if_nameindex():
-            self.labels[(*key, index)] = os.fsencode(name).decode("utf-8", "backslashreplace")
+            self.labels[(*key, index)] = as_stored(name)
 
     def _rates(self, key: Key, before: Reading, reading: Reading) -> None:
         seconds = reading.at_s - before.at_s

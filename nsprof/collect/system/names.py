@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Membership", "membership", "names_of", "paths_of"]
+from nsprof.escape import as_stored
+
+__all__ = ["Membership", "look", "membership", "names_of", "paths_of"]
 
 #: Where namespaces are kept as files: ip(8) and docker.
 _NETNS_FOLDERS = ("run/netns", "run/docker/netns")
@@ -77,8 +79,36 @@ def names_of(inodes: Iterable[int] | None = None, *, root: Path = Path("/")) -> 
     the later ones are marked with their inode.
     """
     wanted = None if inodes is None else set(inodes)
-    given = _given_names(root)
-    processes = _first_processes(root, wanted)
+    return _names(root, wanted, _files(root), _first_processes(root, wanted))
+
+
+def look(*, root: Path = Path("/")) -> tuple[dict[int, str], dict[int, str]]:
+    """(paths, names) of all namespaces, as paths_of() and names_of() have them, for the price of one."""
+    files, processes = _files(root), _first_processes(root, None)
+    return _paths(root, files, processes), _names(root, None, files, processes)
+
+
+#: (name, path, inode) of the namespaces that are kept as files, by folder and name.
+_Files = list[tuple[str, str, int]]
+
+
+def _files(root: Path) -> _Files:
+    found = []
+    for folder in _NETNS_FOLDERS:
+        try:
+            entries = sorted(os.scandir(root / folder), key=lambda entry: entry.name)
+        except OSError:
+            continue
+        for entry in entries:
+            with suppress(OSError):  # removed since it was listed
+                found.append((entry.name, entry.path, entry.stat().st_ino))
+    return found
+
+
+def _names(root: Path, wanted: set[int] | None, files: _Files, processes: Mapping[int, int]) -> dict[int, str]:
+    given: dict[int, str] = {}
+    for name, _, inode in files:  # the first in alphabetical order where one has several
+        given.setdefault(inode, as_stored(name))
     own_uts = _link(root / "proc/self/ns/uts")
     found: dict[int, str] = {}
     for inode in sorted(set(given) | set(processes)):
@@ -94,16 +124,15 @@ def names_of(inodes: Iterable[int] | None = None, *, root: Path = Path("/")) -> 
 
 def paths_of(*, root: Path = Path("/")) -> dict[int, str]:
     """A path to enter each namespace by, by inode: its file under /run/netns where it has one, else a process's."""
-    found = {inode: str(root / f"proc/{pid}/ns/net") for inode, pid in _first_processes(root, None).items()}
-    for folder in _NETNS_FOLDERS:
-        try:
-            entries = sorted(os.scandir(root / folder), key=lambda entry: entry.name, reverse=True)
-        except OSError:
-            continue
-        for entry in entries:
-            with suppress(OSError):  # removed since it was listed
-                found[entry.stat().st_ino] = entry.path
-    return found
+    return _paths(root, _files(root), _first_processes(root, None))
+
+
+def _paths(root: Path, files: _Files, processes: Mapping[int, int]) -> dict[int, str]:
+    found = {inode: str(root / f"proc/{pid}/ns/net") for inode, pid in processes.items()}
+    kept: dict[int, str] = {}
+    for _, path, inode in files:
+        kept.setdefault(inode, path)
+    return found | kept
 
 
 def _told_apart(names: Mapping[int, str]) -> dict[int, str]:
@@ -113,23 +142,6 @@ def _told_apart(names: Mapping[int, str]) -> dict[int, str]:
         result[inode] = f"{name} [{inode}]" if name in seen else name
         seen.add(name)
     return result
-
-
-def _given_names(root: Path) -> dict[int, str]:
-    """Names under /run/netns and docker's folder; the first in alphabetical order where one has several."""
-    found: dict[int, str] = {}
-    for folder in _NETNS_FOLDERS:
-        try:
-            entries = sorted(os.scandir(root / folder), key=lambda entry: entry.name)
-        except OSError:
-            continue
-        for entry in entries:
-            try:
-                inode = entry.stat().st_ino
-            except OSError:
-                continue
-            found.setdefault(inode, os.fsencode(entry.name).decode("utf-8", "backslashreplace"))
-    return found
 
 
 def _first_processes(root: Path, wanted: set[int] | None) -> dict[int, int]:

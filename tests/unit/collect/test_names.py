@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+from nsprof.collect.system import names
 from nsprof.collect.system.names import Membership, membership, names_of
 
 ID = "3f1c" * 16
@@ -136,3 +138,19 @@ def test_name_of_ip_netns_unless_a_machine_made_it(machine: Machine) -> None:
 
 def test_nothing_readable_is_no_name(tmp_path: Path) -> None:
     assert names_of([1, 2], root=tmp_path / "nowhere") == {}
+
+
+def test_one_look_is_paths_and_names(tmp_path: Path) -> None:
+    folder = tmp_path / "run/netns"
+    folder.mkdir(parents=True)
+    for name in ("b", "a", os.fsdecode(b"\xff")):
+        (folder / name).touch()
+    (folder / "c").hardlink_to(folder / "a")  # another name of one that has a name already
+    paths, found = names.look(root=tmp_path)
+    inode = {each.name: each.stat().st_ino for each in folder.iterdir()}
+    assert found == {inode["a"]: "a", inode["b"]: "b", inode[os.fsdecode(b"\xff")]: "\\xff"}
+    assert paths == {
+        number: str(folder / os.fsdecode(name))
+        for name, number in ((b"a", inode["a"]), (b"b", inode["b"]), (b"\xff", inode[os.fsdecode(b"\xff")]))
+    }
+    assert (paths, found) == (names.paths_of(root=tmp_path), names.names_of(root=tmp_path))
