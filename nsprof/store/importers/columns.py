@@ -24,12 +24,14 @@ __all__ = [
     "found",
     "marked",
     "met_again",
+    "mostly_known",
     "newlines",
     "plus_0x",
     "positions",
     "records",
     "repeats",
     "scattered",
+    "separators",
 ]
 
 _PROBE = 600
@@ -107,6 +109,19 @@ def marked(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
     return np.append(found, len(even)) if len(even) < len(mask) and mask[-1] else found
 
 
+def separators(text: NDArray[np.uint8], byte: int, also: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where a byte that is met often stands, and some more places, which ascend; all in order."""
+    found: list[NDArray[np.int64]] = []
+    edges = np.searchsorted(also, np.arange(0, len(text) + _CHUNK, _CHUNK)).tolist()
+    for index, at in enumerate(range(0, len(text), _CHUNK)):
+        mask = text[at : at + _CHUNK] == byte
+        mask[also[edges[index] : edges[index + 1]] - at] = True
+        part = marked(mask)
+        part += at
+        found.append(part)
+    return np.concatenate(found) if found else np.zeros(0, "i8")
+
+
 def newlines(text: NDArray[np.uint8]) -> NDArray[np.int64]:
     """Where lines end; a last line without an end ends where the text does."""
     found = positions(text, 10)
@@ -147,31 +162,67 @@ def found(
     text: NDArray[np.uint8], start: NDArray[np.int64], end: NDArray[np.int64], pieces: Pieces
 ) -> NDArray[np.int32]:
     """Which of some pieces, all different, each piece of a text is, -1 for none; as `distinct`, one at least."""
-    offsets = pa.py_buffer(pieces.offsets.astype("i4"))
-    array = pa.BinaryArray.from_buffers(pa.binary(), len(pieces), [None, offsets, pa.py_buffer(pieces.data)])
-    got = call("index_in", [_array(text, start, end)], SetLookupOptions(array, skip_nulls=True))
-    codes = np.frombuffer(got.buffers()[1], "i4", count=2 * len(start))[0::2].copy()
-    if got.null_count > len(start):
-        bits = np.frombuffer(got.buffers()[0], "u1")
-        codes[np.unpackbits(bits, count=2 * len(start), bitorder="little")[0::2] == 0] = -1
+    codes, missed = _index_in(_array(text, start, end), pieces)
+    codes = codes[0::2].copy()
+    codes[missed[missed & 1 == 0] >> 1] = -1
     return codes
 
 
 def between(
-    text: NDArray[np.uint8], ends: NDArray[np.int64], wanted: NDArray[np.bool_] | None, *, every: bool = False
+    text: NDArray[np.uint8], ends: NDArray[np.int64], wanted: NDArray[np.bool_] | None, known: Pieces | None = None
 ) -> tuple[NDArray[np.int32], Pieces]:
     """`distinct` of pieces that stand one behind the other, the first one at the begin of the text, each up to one of
-    `ends` and with it; those not `wanted` are left out, or (`every`) have a number without a meaning."""
+    `ends` and with it; the numbers of those not `wanted` mean nothing.
+
+    With `known` ones the numbers are those of them, and behind them those of the pieces given back, which are others.
+    """
     if not len(ends):
         return distinct(text, ends, ends)
+    array, offsets = _in_a_row(text, ends, wanted)
+    if known is None:
+        coded = call("dictionary_encode", [array])
+        return np.frombuffer(coded.indices.buffers()[1], "i4", count=len(ends)), _pieces(coded.dictionary)
+    codes, missed = _index_in(array, known)
+    if wanted is not None:
+        missed = missed[wanted[missed]]
+    more, pieces = distinct(text, offsets[missed].astype("i8"), ends[missed] + 1)
+    if len(missed):
+        codes = codes.copy()
+        codes[missed] = more + np.int32(len(known))
+    return codes, pieces
+
+
+def mostly_known(text: NDArray[np.uint8], ends: NDArray[np.int64], wanted: NDArray[np.bool_], known: Pieces) -> bool:
+    """Whether nearly all pieces are among `known` ones, which makes `between` quicker; judged by the first ones."""
+    ends, wanted = ends[: _PROBE * _OFTEN], wanted[: _PROBE * _OFTEN]
+    if not len(ends):
+        return False
+    missed = _index_in(_in_a_row(text, ends, wanted)[0], known)[1]
+    return int(np.count_nonzero(wanted[missed])) * _OFTEN < len(ends)
+
+
+def _in_a_row(
+    text: NDArray[np.uint8], ends: NDArray[np.int64], wanted: NDArray[np.bool_] | None
+) -> tuple[pa.BinaryArray, NDArray[np.int32]]:
+    """Pieces that stand one behind the other, those not wanted as nulls; and their offsets."""
     offsets = np.empty(len(ends) + 1, "i4")
     offsets[0] = 0
     np.add(ends, 1, out=offsets[1:], casting="unsafe")
     valid = pa.py_buffer(np.packbits(wanted, bitorder="little")) if wanted is not None else None
-    array = pa.BinaryArray.from_buffers(pa.binary(), len(ends), [valid, pa.py_buffer(offsets), pa.py_buffer(text)])
-    coded = call("dictionary_encode", [array])
-    codes = np.frombuffer(coded.indices.buffers()[1], "i4", count=len(ends))
-    return codes if wanted is None or every else codes[wanted], _pieces(coded.dictionary)
+    buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(text)]
+    return pa.BinaryArray.from_buffers(pa.binary(), len(ends), buffers), offsets
+
+
+def _index_in(array: pa.BinaryArray, known: Pieces) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """(the number among `known` of each piece, those that are none of them or null, whose number means nothing)."""
+    offsets = pa.py_buffer(known.offsets.astype("i4"))
+    among = pa.BinaryArray.from_buffers(pa.binary(), len(known), [None, offsets, pa.py_buffer(known.data)])
+    got = call("index_in", [array], SetLookupOptions(among, skip_nulls=True))
+    codes = np.frombuffer(got.buffers()[1], "i4", count=len(array))
+    if got.null_count == array.null_count:
+        return codes, np.zeros(0, "i8")
+    bits = np.frombuffer(got.buffers()[0], "u1")
+    return codes, np.flatnonzero(np.unpackbits(bits, count=len(array), bitorder="little") == 0)
 
 
 def _pieces(array: pa.BinaryArray) -> Pieces:

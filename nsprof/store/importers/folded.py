@@ -23,7 +23,7 @@ from nsprof.store.importers import assemble as a
 from nsprof.store.importers import columns as c
 from nsprof.store.importers.ahead import ahead
 from nsprof.store.importers.foldedcounts import counts
-from nsprof.store.importers.foldedstacks import ENTERS, SAID, Known, Stacked, keys_below, stacked
+from nsprof.store.importers.foldedstacks import ENTERS, SAID, Known, Local, Stacked, keys_below, stacked
 from nsprof.store.importers.text import cuts, stretches, to_utf8
 
 __all__ = ["import_folded", "looks_like", "to_utf8"]
@@ -142,7 +142,8 @@ class _Part:
 
 
 class _Met:
-    """What is known of the lines before: their frames, and the stacks of the first stretch where lines repeat them.
+    """What is known of the lines before: their frames, and the stacks of the first stretch where lines repeat them,
+    the texts of its frames where they do not.
 
     Those of the first only, and for the third on, when it is finished for certain: what comes out does not depend on
     which thread is quicker.
@@ -151,6 +152,7 @@ class _Met:
     def __init__(self) -> None:
         self.frames = Known()
         self._first: dict[bool, tuple[c.Pieces, Stacked]] = {}
+        self._texts: tuple[c.Pieces, Local] | None = None
 
     def stacks(
         self,
@@ -179,12 +181,34 @@ class _Met:
             self._first[below] = pieces, made
         return which, made
 
+    def lines(
+        self, buf: NDArray[np.uint8], where: NDArray[np.int64], rows: NDArray[np.int64], stretch: int
+    ) -> Stacked:
+        """The stacks of some lines; `where` are the separators of all, the ends of lines among them."""
+        ending = buf[np.minimum(where, len(buf) - 1)] == 10
+        # The count behind each stack is a piece as well, which is not looked at.
+        wanted = ~ending
+        if stretch > 1 and self._texts is not None and c.mostly_known(buf, where, wanted, self._texts[0]):
+            known, local = self._texts
+            codes, texts = c.between(buf, where, wanted, known)
+            if len(texts):
+                local = local.and_then(self.frames.local(_texts(texts)))
+        else:
+            codes, texts = c.between(buf, where, wanted)
+            local = self.frames.local(_texts(texts))
+            if stretch == 0:
+                self._texts = texts, local
+        last = np.flatnonzero(ending)
+        if not len(ending) or not ending[-1]:  # a last line that is not ended
+            last = np.append(last, len(where))
+        begin = np.concatenate([[0], last[:-1] + 1])[: len(last)]
+        return stacked(codes, begin[rows], (last - begin)[rows], local)
+
     def _read(self, pieces: c.Pieces, below: bool) -> Stacked:
         """Stacks that stand one behind the other, a blank behind each."""
-        separator = pieces.data == 59
-        separator[pieces.offsets[1:] - 1] = True
-        where = c.marked(separator)
-        last = np.searchsorted(where, pieces.offsets[1:] - 1)
+        end = pieces.offsets[1:] - 1
+        where = c.separators(pieces.data, 59, end)
+        last = np.searchsorted(where, end)
         begin = np.concatenate([[0], last[:-1] + 1])[: len(last)]
         codes, texts = c.between(pieces.data, where, None)
         made = stacked(codes, begin, last - begin + 1, self.frames.local(_texts(texts)), below=below)
@@ -220,23 +244,12 @@ def _part(met: _Met, stretch: int, buf: NDArray[np.uint8], text: memoryview) -> 
     elif len(rows) and (under := _under_roots(met, stretch, buf, start, stop, weight)) is not None:
         made = under
     else:
-        separator = buf == 59
-        for row in other.tolist():
-            separator[starts[row] : ends[row]] = False
-        separator[stop] = True
         whole = len(ends) - (len(buf) > 0 and int(buf[-1]) != 10)
-        separator[ends[:whole]] = True
-        where = c.marked(separator)
-        del separator
-        ending = buf[where] == 10
-        codes, texts = c.between(buf, where, ~ending, every=True)
-        # The count behind each stack is a piece as well, which is not looked at.
-        last = np.flatnonzero(ending)
-        if whole < len(ends):
-            last = np.append(last, len(where))
-        begin = np.concatenate([[0], last[:-1] + 1])[: len(last)]
-        local = met.frames.local(_texts(texts))
-        made = _Part.of(stacked(codes, begin[rows], (last - begin)[rows], local), weight)
+        where = c.separators(buf, 59, np.sort(np.concatenate([stop, ends[:whole]])))
+        for row in other.tolist():
+            low, high = np.searchsorted(where, [starts[row], ends[row]]).tolist()
+            where = np.delete(where, slice(low, high))
+        made = _Part.of(met.lines(buf, where, rows, stretch), weight)
     parts = [made]
     if len(other):
         lines = [bytes(text[a:b]) for a, b in zip(starts[other].tolist(), ends[other].tolist(), strict=True)]

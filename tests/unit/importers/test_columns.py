@@ -76,9 +76,15 @@ def test_codes_and_groups_are_those_of_a_loop(length: int, values: int) -> None:
 def test_pieces_up_to_separators_are_told_apart() -> None:
     text = np.frombuffer(b"a;b;a;\nbb;a;", "u1")
     ends = np.flatnonzero((text == 59) | (text == 10))
-    which, pieces = c.between(text, ends, text[ends] != 10)
-    assert [pieces[number] for number in which.tolist()] == [b"a;", b"b;", b"a;", b"bb;", b"a;"]
+    wanted = text[ends] != 10
+    which, pieces = c.between(text, ends, wanted)
+    assert [pieces[number] for number in which[wanted].tolist()] == [b"a;", b"b;", b"a;", b"bb;", b"a;"]
     assert len(pieces) == 3
+    known = c.Pieces.of([b"x;", b"b;", b"a", b"bb;"])
+    which, more = c.between(text, ends, wanted, known)
+    assert (which[wanted].tolist(), more.tolist()) == ([4, 1, 4, 3, 4], [b"a;"])
+    which, more = c.between(text, ends, wanted, c.Pieces.of([b"a;", b"b;", b"bb;"]))
+    assert (which[wanted].tolist(), more.tolist()) == ([0, 1, 0, 2, 0], [])
 
 
 @pytest.mark.parametrize("period", [1, 9, 333, 5000])

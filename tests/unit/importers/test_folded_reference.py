@@ -14,6 +14,7 @@ import pytest
 from nsprof.kernelnames import context_of
 from nsprof.model.profile import Context, FrameKind, Profile
 from nsprof.store.importers import columns as c
+from nsprof.store.importers import foldedstacks
 from nsprof.store.importers import text as text_module
 from nsprof.store.importers.folded import import_folded
 from nsprof.store.importers.foldedcounts import counts
@@ -228,3 +229,38 @@ def test_pieces_are_found_among_others() -> None:
     assert c.found(text, start, end, pieces).tolist() == [1, 0, -1, 0, -1, 1]
     assert c.found(text, start[:2], end[:2], pieces).tolist() == [1, 0]
     assert c.found(text, start[:2], end[:2] - 1, pieces).tolist() == [-1, -1]
+
+
+@pytest.mark.parametrize("length", [0, 1, 1000, 600_000])
+def test_separators_are_a_byte_and_the_places_given(length: int) -> None:
+    draw = np.random.default_rng(length)
+    text = draw.choice(np.frombuffer(b"abcdefghij;", "u1"), length)
+    also = np.flatnonzero(draw.random(length) < 0.01)
+    also = also[text[also] != 59]
+    mask = text == 59
+    mask[also] = True
+    assert c.separators(text, 59, also).tolist() == np.flatnonzero(mask).tolist()
+
+
+def test_stretches_that_repeat_the_first_are_not_taken_apart_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted by the texts of frames that are looked up."""
+    asked: list[int] = []
+    local = foldedstacks.Known.local
+
+    def counted(self: foldedstacks.Known, texts: list[bytes]) -> foldedstacks.Local:
+        asked.append(len(texts))
+        return local(self, texts)
+
+    monkeypatch.setattr(foldedstacks.Known, "local", counted)
+    monkeypatch.setattr(text_module, "_STRETCH", 1 << 15)
+    names = [b"function_%d" % n for n in range(60)]
+    draw = random.Random(2)
+    below = [b";".join(draw.choices(names, k=8)) for _ in range(20)]
+    once = [b";".join(draw.choices(names, k=8)) for _ in range(8000)]
+    for stacks in (below * 400, [b"p%d;%s" % (n, each) for n in range(400) for each in below], once):
+        asked.clear()
+        import_folded(memoryview(b"\n".join(stack + b" 1" for stack in stacks)), "x")
+        stretches = sum(len(stack) + 3 for stack in stacks) / (1.5 * (1 << 15))
+        assert stretches > 8
+        # The first two in full. What is asked for the others are roots, about 30 in each.
+        assert sum(number > 45 for number in asked) == 2
