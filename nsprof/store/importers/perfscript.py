@@ -6,6 +6,7 @@ A sample is a header line and a stack, ended by a blank line. Blocks of that for
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 from nsprof.model.profile import Profile, Run, Stacks
 from nsprof.store.importers import assemble as a
 from nsprof.store.importers.ahead import ahead
+from nsprof.store.importers.scriptlayout import layout_of
 from nsprof.store.importers.scripttables import NO_TIME, SOURCE, TRACE, Tables, header_match
 from nsprof.store.importers.text import stretches, to_utf8
 
@@ -34,7 +36,7 @@ def looks_like(head: bytes) -> bool:
             and (header_match(line) or TRACE.match(line))
         ):
             return True
-    return False
+    return layout_of(memoryview(head)) is not None
 
 
 def import_perf_script(buf: memoryview, name: str) -> tuple[Profile, bool]:
@@ -44,10 +46,10 @@ def import_perf_script(buf: memoryview, name: str) -> tuple[Profile, bool]:
     """
     from nsprof.store.importers.scriptcolumns import add_blocks, blocks
 
-    tables = Tables()
+    tables = Tables(layout_of(buf))
     buf = _whole_lines(tables, buf)
     beside = False
-    for got in ahead(blocks, stretches(buf, b"\n\n")):
+    for got in ahead(functools.partial(blocks, layout=tables.layout), stretches(buf, b"\n\n")):
         for piece, follows in add_blocks(tables, got, beside=beside):
             _slowly(tables, piece, follows=follows)
         beside = tables.last_is_odd
@@ -61,7 +63,7 @@ def _whole_lines(tables: Tables, buf: memoryview) -> memoryview:
     tail = bytes(buf[-_TAIL:])
     lines = tail.split(b"\n")
     last = lines[-1].rstrip()
-    if not last.startswith((b"\t", b" ")) or last.endswith(b")") or header_match(last):
+    if not last.startswith((b"\t", b" ")) or last.endswith(b")") or header_match(last, tables.layout):
         return buf
     before = next((line for line in reversed(lines[1:-1]) if line.startswith((b"\t", b"  "))), b"")
     if not before.rstrip().endswith(b")"):
@@ -149,6 +151,8 @@ def _profile(tables: Tables, name: str) -> tuple[Profile, bool]:
     notes = [f"{count} {what}" for what, count in tables.trouble.items()]
     if tables.bare:
         notes.append(f"{tables.bare} samples without a stack: their frame is [unknown]")
+    if tables.layout is not None and tables.layout.note:
+        notes.append(tables.layout.note)
     if not len(stack):
         notes.append("no samples in it")
     timed = bool(len(time)) and bool((time != np.uint64(NO_TIME)).all())

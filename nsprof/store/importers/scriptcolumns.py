@@ -17,6 +17,7 @@ from nsprof.store.importers import assemble as a
 from nsprof.store.importers import columns as c
 from nsprof.store.importers.codes import first_rows
 from nsprof.store.importers.scriptheads import HeadTexts, head_texts
+from nsprof.store.importers.scriptlayout import Layout
 from nsprof.store.importers.scriptlines import NAME_AT, LineTexts, line_texts
 from nsprof.store.importers.scripttables import (
     BY_ADDRESS,
@@ -67,12 +68,12 @@ class StackTexts:
     rest: NDArray[np.int32]
 
 
-def blocks(text: memoryview) -> Blocks:
-    """Take a stretch of text apart."""
+def blocks(text: memoryview, layout: Layout | None = None) -> Blocks:
+    """Take a stretch of text apart; `layout` is that of headers without a time, if the text has such."""
     buf = np.frombuffer(text, "u1")
     ends = c.newlines(buf)
     head, last = _blocks(ends)
-    heads = head_texts(buf, _starts(ends, head), ends[head])
+    heads = head_texts(buf, _starts(ends, head), ends[head], layout=layout)
     second = buf[np.minimum(ends[head] + 1, len(buf) - 1)] if len(buf) else buf
     stacked = (last > head) & ((second == 9) | (second == 32))  # else a line without a stack, and another
     usable = heads.rows[stacked[heads.rows]]
@@ -115,6 +116,7 @@ class _Heads:
     weight: NDArray[np.float64]
     time: NDArray[np.uint64]
     end: NDArray[np.int64]
+    anonymous: NDArray[np.bool_]  # without a pid
 
     @property
     def known(self) -> NDArray[np.bool_]:
@@ -147,10 +149,11 @@ def _samples_a_line(
         begin, end = _starts(ends, line), ends[line]
         if (buf[begin] == 9).any():
             return None
-        heads = _meanings(tables, head_texts(buf, begin, end, flat=True))
+        heads = _meanings(tables, head_texts(buf, begin, end, flat=True, layout=tables.layout))
         leaf = np.full(len(line), -1, "i8")
         framed = buf[end - 1] == 41
         framed |= _bare_frames(buf, heads.end, end)
+        heads.event[heads.anonymous & ~framed & (end - heads.end > 1)] = -1
         leaf[heads.known & ~framed] = tables.unknown
         bare += int((heads.known & ~framed).sum())
         rows = np.flatnonzero(heads.known & framed)
@@ -208,22 +211,33 @@ def _meanings(tables: Tables, texts: HeadTexts) -> _Heads:
     stops = np.zeros(number, "i8")
     stops[rows] = texts.end
     task, cpu, event = (np.full(number, -1, "i8") for _ in range(3))
-    weight = np.zeros(number)
-    found = np.array([_who(tables, text) for text in texts.who_texts.tolist()], "i8").reshape(-1, 2)
+    weight, anonymous = np.zeros(number), np.zeros(number, bool)
+    found = np.array([_who(tables, text) for text in texts.who_texts.tolist()], "i8").reshape(-1, 3)
     task[rows], cpu[rows] = found[texts.who, 0], found[texts.who, 1]
-    meaning = [_what(tables, text) for text in texts.what_texts.tolist()]
+    colon = b":" if tables.layout is not None else b""  # where a time would end
+    said = texts.what_texts.tolist()
+    meaning = [_what(tables, colon + text) for text in said]
     event[rows] = np.array([m[0] for m in meaning], "i8")[texts.what]
     weight[rows] = np.array([m[1] for m in meaning], "f8")[texts.what]
-    return _Heads(task, cpu, event, weight, times, stops)
+    if tables.layout is None and found[:, 2].any():
+        # Words with a time in front of them are a sample's header only if there is an event and nothing else.
+        anonymous[rows] = found[texts.who, 2] > 0
+        more = np.array([not text.rstrip().endswith(b":") for text in said], bool)
+        event[rows[anonymous[rows] & more[texts.what]]] = -1
+    return _Heads(task, cpu, event, weight, times, stops, anonymous)
 
 
-def _who(tables: Tables, text: bytes) -> tuple[int, int]:
-    """(task, cpu) of what stands before the time; (-1, 0) if that is nothing of the kind."""
+def _who(tables: Tables, text: bytes) -> tuple[int, int, int]:
+    """(task, cpu, whether there is no pid) of what stands before the time; the task is -1 if that is nothing of the
+    kind."""
     got = tables.who.get(text)
     if got is None:
-        found = header_match(text + b" 1.000000: 1 x:")
-        fits = found is not None and found["pid"] and found["time"] and found.start("time") == len(text) + 1
-        got = tables.who_of(found) if found is not None and fits else (-1, 0)
+        if tables.layout is not None:
+            found, fits = tables.layout.who.match(text), True
+        else:
+            found = header_match(text + b" 1.000000: 1 x:")
+            fits = found is not None and bool(found["time"]) and found.start("time") == len(text) + 1
+        got = (*tables.who_of(found), int(not found["pid"])) if found is not None and fits else (-1, 0, 0)
         if len(tables.who) > MEMO_ROWS:
             tables.who.clear()
         tables.who[text] = got

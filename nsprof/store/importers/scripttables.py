@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from nsprof.model.profile import Event, FrameKind
 from nsprof.store.importers import assemble as a
+from nsprof.store.importers.scriptlayout import Layout
 from nsprof.store.importers.text import event_unit, kernel_dso
 
 __all__ = [
@@ -44,8 +45,10 @@ _NAMELESS = re.compile(  # without a comm (not asked for, or an empty one): only
     rb"(?P<rest>(?:\d{1,19}\s+)?(?=[^\s:]*[A-Za-z])[^\s:]+(?::[^\s:]+)*:(?:\s.*|))$"
 )
 _NO_PID = re.compile(
-    rb"[ ]*+(?P<comm>(?:\S(?:.{0,62}?\S)??(?=\s))?)(?P<pid>)(?P<tid>)\s*(?<!\S)(?:\[(?P<cpu>\d{1,5})\]\s+)?"
-    rb"(?P<time>\d{1,12}\.\d{3,9}):\s*(?P<rest>(?:\d{1,19}\s+)?(?=[^\s:]*[A-Za-z])[^\s:]+(?::[^\s:]+)*:\s*)$"
+    rb"[ ]*+(?P<comm>(?:(?!\[\d{1,5}\]\s)\S(?:.{0,62}?\S)??(?=\s))?)(?P<pid>)(?P<tid>)\s*(?<!\S)"
+    rb"(?:\[(?P<cpu>\d{1,5})\]\s+)?"
+    rb"(?P<time>\d{1,12}\.\d{3,9}):\s*(?P<rest>(?:\d{1,19}\s+)?(?=[^\s:]*[A-Za-z])[^\s:]+(?::[^\s:]+)*:\s*"
+    rb"(?:[0-9a-f]{6,16}\s.*)?)$"
 )
 _STAMPED = re.compile(rb"(?:^|\s)\d{1,12}\.\d{3,9}:$")
 REST = re.compile(rb"(?:(?P<period>\d{1,19})\s+)?(?P<event>[^\s:]+(?::[^\s:]+)*):(?:\s+(?P<more>.*))?$", re.DOTALL)
@@ -82,12 +85,17 @@ MEMO_ROWS = 400_000
 KERNEL_HALF = 0xFFFF_8000_0000_0000
 
 
-def header_match(line: bytes) -> re.Match[bytes] | None:
+def header_match(line: bytes, layout: Layout | None = None) -> re.Match[bytes] | None:
+    """The fields of a header line. `layout` is that of headers without a time, where the text has some."""
     line = line[:4096]
+    if layout is not None:
+        found = layout.line.match(line)
+        if found is not None:
+            return None if b"PERF_RECORD_" in found["rest"] else found
     found = _NAMELESS.match(line) or _HEADER.match(line)
     if found is None or _STAMPED.search(found["comm"]):  # what seemed to be a pid is a period
         found = _NO_PID.match(line)
-    if found is None or b"PERF_RECORD_" in found["rest"]:
+    if found is None or b"PERF_RECORD_" in found["rest"] or (layout is not None and not found["time"]):
         return None
     return found
 
@@ -95,7 +103,8 @@ def header_match(line: bytes) -> re.Match[bytes] | None:
 class Tables:
     """Frames, stacks, tasks and events seen so far; the columns of the samples."""
 
-    def __init__(self) -> None:
+    def __init__(self, layout: Layout | None = None) -> None:
+        self.layout = layout
         self.frames = a.FrameTable()
         self.named: list[bool] = []
         self.lines: dict[bytes, int] = {}
@@ -104,7 +113,7 @@ class Tables:
         self.places: dict[bytes, tuple[FrameKind, str]] = {}
         self.flat = array("I")
         self.offsets = array("q", [0])
-        self.who: dict[bytes, tuple[int, int]] = {}
+        self.who: dict[bytes, tuple[int, int, int]] = {}
         self.what: dict[tuple[bool, bytes], int] = {}
         self.last_is_odd = False
         self.tasks: dict[tuple[int, int, str], int] = {}
@@ -212,7 +221,7 @@ class Tables:
         found = (
             _FRAME.match(text) or _FRAME_ANY_DSO.match(text) or _FRAME_BARE.match(text) or _FRAME_NO_IP.match(text)
         )
-        if found is None or (not text.startswith(b"\t") and header_match(text)):
+        if found is None or (not text.startswith(b"\t") and header_match(text, self.layout)):
             return -1
         name = (found["name"] or b"[unknown]").decode("utf-8", "backslashreplace")
         kind, module = kernel_dso(found["dso"].decode("utf-8", "backslashreplace"))
@@ -243,7 +252,7 @@ class Tables:
 
     def header(self, line: bytes) -> tuple[int, int, int, float, int, int] | None:
         """(task, cpu, event, weight, time_ns, leaf frame or -1) of a header line, None when it is none."""
-        found = header_match(line)
+        found = header_match(line, self.layout)
         if found is None:
             return self._trace_header(line)
         rest = REST.match(found["rest"])
