@@ -12,6 +12,9 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+import nsprof.model.onethread  # noqa: F401 - it loads numpy, so it must come first
+
+# isort: split
 import numpy as np
 from numpy.typing import NDArray
 
