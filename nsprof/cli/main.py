@@ -237,8 +237,7 @@ def _run(argv: list[str] | None) -> None:
         status: Any = main.main(words, prog_name="nsprof", standalone_mode=False)
         _flush()
     except click.ClickException as error:
-        error.show()
-        _suggest(error)
+        _suggest_after(error)
         status = 2
     except (click.Abort, KeyboardInterrupt):
         click.echo("nsprof: interrupted", err=True)
@@ -271,7 +270,7 @@ def _run(argv: list[str] | None) -> None:
         if limits.lacks_memory(error):
             _say(limits.out_of_memory())
             sys.exit(_failure(words))
-        click.echo(f"nsprof: internal error: {type(error).__name__}: {error}", err=True)
+        click.echo(f"nsprof: internal error: {type(error).__name__}: {_harmless(str(error))}", err=True)
         click.echo(
             "  hint: this is a bug in nsprof; run again with 'nsprof --debug ...' and report what it prints", err=True
         )
@@ -279,15 +278,17 @@ def _run(argv: list[str] | None) -> None:
     sys.exit(status if isinstance(status, int) else 0)
 
 
-def _suggest(error: click.ClickException) -> None:
-    """Of a word that is none of an option's, the one that may have been meant."""
+def _suggest_after(error: click.ClickException) -> None:
+    """Say the error and, of a word that is none of an option's, the one that may have been meant."""
+    whole, error.message = error.message, _harmless(error.message)  # a shell's * may have given us any name
+    error.show()
     if (
         not isinstance(error, click.BadParameter)
         or error.param is None
         or not isinstance(error.param.type, click.Choice)
     ):
         return
-    word = error.message.partition(" is not one of ")[0].strip("'\"")
+    word = whole.partition(" is not one of ")[0].strip("'\"")
     import difflib
 
     near = difflib.get_close_matches(word, [str(choice) for choice in error.param.type.choices], n=1)

@@ -101,3 +101,22 @@ def test_the_next_command_can_be_run(file: str, tmp_path: Path) -> None:
     )
     assert again.returncode == 0, again.stderr
     assert "b " in again.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["report", "a", "{}"],
+        ["{}"],
+        ["topo", "{}"],
+        ["report", "--limit", "{}"],
+        ["report", "--{}"],
+        ["export", "-f", "{}"],
+    ],
+)
+def test_usage_errors_drive_no_terminal(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        run([word.format("x\x07\u202e\udcff") for word in words])
+    err = capsys.readouterr().err
+    assert end.value.code == 2
+    assert "x\\x07\\u202e\\xff" in err and all(c == "\n" or c.isprintable() for c in err)
