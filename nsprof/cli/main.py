@@ -280,15 +280,17 @@ def _run(argv: list[str] | None) -> None:
 
 def _suggest_after(error: click.ClickException) -> None:
     """Say the error and, of a word that is none of an option's, the one that may have been meant."""
-    whole, error.message = error.message, _harmless(error.message)  # a shell's * may have given us any name
-    error.show()
+    said = io.StringIO()
+    error.show(said)
+    for line in said.getvalue().rstrip("\n").split("\n"):  # a shell's * may have given us any name
+        click.echo(_harmless(line), err=True)
     if (
         not isinstance(error, click.BadParameter)
         or error.param is None
         or not isinstance(error.param.type, click.Choice)
     ):
         return
-    word = whole.partition(" is not one of ")[0].strip("'\"")
+    word = error.message.partition(" is not one of ")[0].strip("'\"")
     import difflib
 
     near = difflib.get_close_matches(word, [str(choice) for choice in error.param.type.choices], n=1)
