@@ -182,6 +182,15 @@ def test_names_that_are_no_text_are_kept_readable(tmp_path: Path) -> None:
     assert [t.comm for t in store.load(tmp_path / "p.nsprof").tasks] == ["a\\xff<script>\x1b", "\\ud800"]
 
 
+def test_a_table_written_beside_another_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    profile = bench_profile()
+    store.save(profile, tmp_path / "one")
+    monkeypatch.setattr(native, "_MANY", 0)
+    store.save(profile, tmp_path / "two")
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    same(store.load(tmp_path / "two"), profile)
+
+
 def test_equal_profiles_are_equal_files(tmp_path: Path) -> None:
     for name in ("a", "b"):
         store.save(bench_profile(), tmp_path / name)
