@@ -258,6 +258,41 @@ def test_branches_are_told_by_function_and_by_both_ends(order: str, tmp_path: Pa
     assert sorted(ends) == [("[unknown]", "f", 1), ("f", "g", 2), ("g", "f", 1)]
 
 
+def test_events_of_one_name_are_one_in_the_tables(tmp_path: Path) -> None:
+    kind = KIND | h.BRANCH_STACK
+    made = PerfData([Event(kind, ids=[1], period=1000), Event(kind, ids=[2], period=2000)])
+    for number, event in enumerate(made.events):
+        made.sample(at(F, id=number + 1, data_source=L1, address=DATA, entries=[(F, G, 2)]), event)
+    profile = read(made, tmp_path)
+    told = profile.meta["source"]
+    assert len(profile.events) == 2
+    assert [t["functions"][0]["samples"] for t in told["accesses_by_function"].values()] == [2]
+    assert [t["functions"][0]["samples"] for t in told["lines_by_function"].values()] == [2]
+    assert [t["functions"][0]["branches"] for t in told["branches_by_function"].values()] == [2]
+
+
+def test_an_access_in_a_group_is_told_once_of_the_event_that_sampled_it(tmp_path: Path) -> None:
+    """perf record -e '{mem-loads,instructions}:S' -d: the record counts both, but the address is of the load."""
+    events = [Event(KIND | h.READ, ids=[n], config=n, read_format=8 | 4) for n in (1, 2)]
+    made = PerfData(events)
+    made.sample(at(F, id=1, time=1, data_source=L1, address=DATA, weight=5, values=[(1, 10), (2, 700)]))
+    profile = read(made, tmp_path)
+    assert profile.samples.weight.tolist() == [10, 700]
+    told = profile.meta["source"]
+    first = profile.events[0].name
+    assert {name: t["functions"][0]["samples"] for name, t in told["accesses_by_function"].items()} == {first: 1}
+    assert {name: t["samples"] for name, t in told["lines_by_function"].items()} == {first: 1}
+    assert list(told["weights_by_function"]) == [first]
+
+
+def test_branch_stacks_without_a_branch_are_no_table(tmp_path: Path) -> None:
+    made = PerfData([Event(KIND | h.BRANCH_STACK)])
+    made.sample(at(F, entries=[(0, 0, 0)] * 3))
+    told = read(made, tmp_path).meta["source"]
+    assert told["branches"]["entries"] == told["branches"]["empty"] == 3
+    assert not told["branches_by_function"]
+
+
 def test_branches_of_many_batches_are_added_up() -> None:
     """More branches than a batch holds, and more functions than are kept."""
     made = PerfData([Event(h.IP | h.TID | h.TIME | h.BRANCH_STACK)])

@@ -329,12 +329,13 @@ def _profile(
     meta = a.source_meta("perf.data", name, notes, **counts, **features)
     meta["source"].update(got.memory.summary())
     frames = resolver.table.frames()
-    seen = m.Accesses(columns["event"], of_chain, columns["cpu"], columns["pid"], latency, **told)
     names = [event.name for event in events]
+    alike = np.array([names.index(each) for each in names], "u1")  # events of one name are one in tables of names
+    seen = m.Accesses(alike[columns["event"]], of_chain, columns["cpu"], columns["pid"], latency, **told)
     meta["source"].update(_memory(seen, stacks, names, frames, resolver))
     if got.branches.parts:
         meta["source"]["branches"] = got.branches.summary()
-        meta["source"].update(got.branches.tables(resolver.beside(), side, number, names))
+        meta["source"].update(got.branches.tables(resolver.beside(), side, alike[number], names))
     if got.cgroups:
         groups = {group: side.cgroups.get(group, f"cgroup {group}") for group in got.cgroups}
         meta["cgroups"] = {groups[n]: count for n, count in got.cgroups.most_common(1000)}
