@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from nsprof.store.importers.text import to_utf8
+
 __all__ = ["Layout", "layout_of"]
 
 _PART, _PARTS = 1 << 14, 16  # bytes of a part of the text that is looked at, and how many
@@ -33,7 +35,7 @@ _PADDING = b"   "
 
 AMBIGUOUS = (
     "the number before the event may be a process or a period, which this text does not tell: neither was taken from "
-    "it, and each sample counts as 1 (add fields: perf script -F +comm,+pid,+time, or -F +period where pid stands)"
+    "it, and each sample counts as 1 (perf script -F comm,pid,time,period,event,ip,sym,dso tells both)"
 )
 
 
@@ -87,6 +89,8 @@ class _Seen:
 
 def layout_of(text: memoryview) -> Layout | None:
     """The layout of a text's headers; None where they have a time, or none is found."""
+    if bytes(text[:3]).startswith((b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")):
+        text = memoryview(to_utf8(bytes(text)))
     seen: list[_Seen] = []
     timed = 0
     padded = False

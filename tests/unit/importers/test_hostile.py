@@ -44,6 +44,11 @@ def seeds() -> list[tuple[str, bytes]]:
     made.fork(12, 10, 12, 10, 5)
     for n in range(5):
         made.sample(Sample(time=n, chain=[KERNEL, 2**64 - 2**30, USER, 0x1001], branches=2, raw=b"abc", stack=8))
+    told = h.IP | h.TID | h.TIME | h.ADDR | h.CPU | h.CALLCHAIN | h.BRANCH_STACK | h.WEIGHT | h.DATA_SRC | h.PHYS_ADDR
+    memory = PerfData([Event(told)])
+    for n in range(4):
+        entries = [(2**64 - 2**30, 0x1000, 1 | 5 << 4), (0, 0, 0)]
+        memory.sample(Sample(time=n, cpu=n, chain=[KERNEL, 2**64 - 2**30], entries=entries, data_source=0x106))
     speedscope = {
         "$schema": "https://www.speedscope.app/file-format-schema.json",
         "shared": {"frames": [{"name": "a"}, {"name": "b", "file": "f", "line": 3}]},
@@ -55,9 +60,11 @@ def seeds() -> list[tuple[str, bytes]]:
     return [
         ("perf.data", made.file({"[kernel.kallsyms]": b"1" * 20})),
         ("perf.data", made.pipe()),
+        ("perf.data", memory.file()),
         ("perf.data", (DATA / "udp_rr.data").read_bytes()),
         ("perf.data", (DATA / "udp_rr.zstd.data").read_bytes()),
         ("perf-script", (DATA / "udp_rr.script.txt").read_bytes()[:6000]),
+        ("perf-script", b"   sh      250000 cycles: \n\tffffffff81000010 f ([kernel.kallsyms])\n\n" * 9),
         ("folded", b"a;b;c 12\na;b;c_[k] 1.5\n# x\na;d 3\n"),
         ("bpftrace", BPFTRACE.encode()),
         ("bcc-profile", BCC.encode()),

@@ -104,6 +104,20 @@ def test_the_evidence_is_looked_for_in_the_whole_text() -> None:
     assert layout_of(memoryview(text.encode())) == Layout(comm=True, pid=True, cpu=False, number="")
 
 
+@pytest.mark.parametrize("codec", ["utf-16", "utf-8-sig"])
+def test_a_text_with_a_byte_order_mark_is_understood_as_one_without(codec: str) -> None:
+    text = squeezed(*[("sh", 5_000_000)] * 3)
+    profile, _ = import_perf_script(memoryview(text.encode(codec)), "t.txt")
+    assert profile.samples.weight.sum() == 15_000_000
+
+
+def test_windows_line_ends_change_nothing() -> None:
+    fields = ("comm", "period")
+    text = "".join(header(fields, s, n, pid_width=5) + f"\n{STACK}" for n, s in enumerate(SAMPLES))
+    profile = script(text.replace("\n", "\r\n"))
+    assert profile.samples.weight.sum() == sum(sample[4] for sample in SAMPLES)
+
+
 def test_a_text_with_times_needs_no_layout() -> None:
     for fields in (("comm", "time"), ("time",), ("comm", "pid", "cpu", "time", "period")):
         text = "".join(header(fields, s, n, pid_width=5) + f"\n{STACK}" for n, s in enumerate(SAMPLES))
