@@ -274,7 +274,7 @@ def run(
         os.waitpid(child, 0)
         for kind, name in FOLDED.items():
             file = folder / name
-            compare(f"folded, {kind}", file.stat().st_size, ours(file)[:1], rounds)
+            compare(f"folded, {kind}", file.stat().st_size, ours(file), rounds)
     if "diff" in parts:
         compare_diff(data, folder, rounds)
 

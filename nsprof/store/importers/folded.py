@@ -246,9 +246,8 @@ def _part(met: _Met, stretch: int, buf: NDArray[np.uint8], text: memoryview) -> 
     else:
         whole = len(ends) - (len(buf) > 0 and int(buf[-1]) != 10)
         where = c.separators(buf, 59, np.sort(np.concatenate([stop, ends[:whole]])))
-        for row in other.tolist():
-            low, high = np.searchsorted(where, [starts[row], ends[row]]).tolist()
-            where = np.delete(where, slice(low, high))
+        if len(other):
+            where = _without(where, starts[other], ends[other])
         made = _Part.of(met.lines(buf, where, rows, stretch), weight)
     parts = [made]
     if len(other):
@@ -256,6 +255,17 @@ def _part(met: _Met, stretch: int, buf: NDArray[np.uint8], text: memoryview) -> 
         parts.append(_odd_lines(met.frames, lines, other))
     parts[-1].lines = len(ends)
     return parts
+
+
+def _without(places: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Places, in order, that are not inside of stretches, in order as well."""
+    low, high = np.searchsorted(places, start), np.searchsorted(places, end)
+    some = high > low
+    inside = np.zeros(len(places) + 1, "i8")
+    inside[low[some]] += 1
+    inside[high[some]] -= 1
+    left: NDArray[np.int64] = places[np.cumsum(inside[:-1]) == 0]
+    return left
 
 
 def _texts(pieces: c.Pieces) -> list[bytes]:

@@ -15,7 +15,7 @@ from nsprof.model.profile import Context, FrameKind
 from nsprof.store.importers import assemble as a
 from nsprof.store.importers.text import KERNEL_ENTRY, kernel_dso
 
-__all__ = ["ENTERS", "SAID", "Frame", "Known", "Local", "Stacked", "keys_below", "stacked"]
+__all__ = ["ENTERS", "SAID", "Known", "Local", "Stacked", "keys_below", "stacked"]
 
 _MARK = {b"_[k]": FrameKind.KERNEL, b"_[j]": FrameKind.USER, b"_[w]": FrameKind.USER, b"_[i]": FrameKind.UNKNOWN}
 _DSO = re.compile(r"(.+) \((\[[^()]+\]|[^()]*\.ko[^()]*)\)$")
@@ -29,41 +29,36 @@ ENTERS, SAID = 16, 32  #: all leafward of it is kernel code; its kind is known
 _Row = tuple[str, str, int, str]
 
 
-@dataclass(slots=True)
-class Frame:
-    """What the text of a frame says: the row of a frame table, whether it is a kernel entry function, has a name."""
+def _row_of(text: bytes) -> _Row:
+    """The row of a frame table for the text of a frame: its kind is that of its mark or its DSO."""
+    kind = _MARK.get(text[-4:], FrameKind.UNKNOWN)
+    bare = (text[:-4] if text[-4:] in _MARK else text).strip()
+    name = bare.decode("utf-8", "backslashreplace") or "[unknown]"
+    module = ""
+    if name.endswith(")") and (found := _DSO.match(name)):
+        kind, module = kernel_dso(found[2])
+        name = found[1]
+    return name, module, int(kind), ""
 
-    row: _Row
-    entry: bool
-    named: bool
 
-    @classmethod
-    def of(cls, text: bytes) -> Frame:
-        """Its kind is that of its mark or its DSO."""
-        kind = _MARK.get(text[-4:], FrameKind.UNKNOWN)
-        bare = (text[:-4] if text[-4:] in _MARK else text).strip()
-        name = bare.decode("utf-8", "backslashreplace") or "[unknown]"
-        module = ""
-        if name.endswith(")") and (found := _DSO.match(name)):
-            kind, module = kernel_dso(found[2])
-            name = found[1]
-        return cls((name, module, int(kind), ""), name in KERNEL_ENTRY, not name.startswith(("[unknown", "0x")))
+def _as_kernel(row: _Row) -> _Row:
+    """The same leafward of a kernel entry function."""
+    return row[0], row[1], int(FrameKind.KERNEL), ""
 
-    def as_kernel(self) -> Frame:
-        """The same leafward of a kernel entry function."""
-        return Frame((*self.row[:2], int(FrameKind.KERNEL), ""), self.entry, self.named)
 
-    def said(self) -> tuple[int, int]:
-        """(what is said of it, the context that stacks with it leafmost have or 0)."""
-        name, _, kind, _ = self.row
-        said = (ENTERS if self.entry else 0) | (SAID if kind != FrameKind.UNKNOWN else 0)
-        if kind == FrameKind.USER:
-            said |= _USER
-        if kind not in (FrameKind.KERNEL, FrameKind.BPF, FrameKind.PROFILER):
-            return said, 0
-        said |= _KERNEL | (_NAMED if self.named else 0)
-        context = context_of([name])
-        return (said, 0) if context is Context.TASK else (said | (_SWITCHES if context else 0), int(context))
+def _said(row: _Row) -> tuple[int, int]:
+    """(what is said of a frame, the context that stacks have in which it is the leafmost to set one, or 0)."""
+    name, _, kind, _ = row
+    said = ENTERS if name in KERNEL_ENTRY else 0
+    if kind != FrameKind.UNKNOWN:
+        said |= SAID
+    if kind == FrameKind.USER:
+        return said | _USER, 0
+    if kind not in (FrameKind.KERNEL, FrameKind.BPF, FrameKind.PROFILER):
+        return said, 0
+    said |= _KERNEL if name.startswith(("[unknown", "0x")) else _KERNEL | _NAMED
+    context = context_of([name])
+    return (said, 0) if context is Context.TASK else (said | _SWITCHES, int(context))
 
 
 class Known:
@@ -74,7 +69,7 @@ class Known:
 
     def __init__(self) -> None:
         self._number: dict[bytes, int] = {}
-        self._frames: list[Frame] = []
+        self._rows: list[_Row] = []
         self._lock = threading.Lock()
         self._said = np.zeros(1 << 10, "u1")
         self._context = np.zeros(1 << 10, "u1")
@@ -82,41 +77,40 @@ class Known:
 
     def __len__(self) -> int:
         """Numbers given, two a text."""
-        return 2 * len(self._frames)
+        return 2 * len(self._rows)
 
     def row(self, number: int) -> _Row:
         """The row of a frame table that a number stands for."""
-        frame = self._frames[number >> 1]
-        return frame.as_kernel().row if number & 1 else frame.row
+        row = self._rows[number >> 1]
+        return _as_kernel(row) if number & 1 else row
 
     def local(self, texts: list[bytes]) -> Local:
         """The columns of some texts, in their order."""
         found = list(map(self._number.get, texts))
         if None in found:
             with self._lock:
-                found = [self._add(text) for text in texts]
+                self._add([text for text in dict.fromkeys(texts) if text not in self._number])
+            found = [self._number[text] for text in texts]
         number = np.array(found, "i8") * 2
         number = np.concatenate([number, number + 1])
         return Local(number, self._said[number], self._context[number], self._word[number])
 
-    def _add(self, text: bytes) -> int:
-        """The half of a text's number. Its columns are there before others can find it."""
-        known = self._number.get(text)
-        if known is not None:
-            return known
-        half = len(self._frames)
-        if 2 * half + 2 > len(self._said):
-            more = np.zeros(len(self._said), "u1")
+    def _add(self, texts: list[bytes]) -> None:
+        """Give numbers to texts that have none. Their columns are there before others can find them."""
+        rows = [_row_of(text) for text in texts]
+        both = [each for row in rows for each in (row, _as_kernel(row))]
+        said = [_said(row) for row in both]
+        first, end = len(self), len(self) + len(both)
+        if end > len(self._said):
+            more = np.zeros(max(end, 2 * len(self._said)) - len(self._said), "u1")
             self._said = np.concatenate([self._said, more])
             self._context = np.concatenate([self._context, more])
             self._word = np.concatenate([self._word, more.astype("u8")])
-        frame = Frame.of(text)
-        self._frames.append(frame)
-        for number, each in ((2 * half, frame), (2 * half + 1, frame.as_kernel())):
-            self._said[number], self._context[number] = each.said()
-            self._word[number] = hash(each.row) & 0xFFFFFFFFFFFFFFFF
-        self._number[text] = half
-        return half
+        self._said[first:end] = [each for each, _ in said]
+        self._context[first:end] = [each for _, each in said]
+        self._word[first:end] = np.array([hash(row) for row in both], "i8").view("u8")
+        self._rows += rows
+        self._number.update(zip(texts, range(first >> 1, end >> 1), strict=True))
 
 
 @dataclass(slots=True)
