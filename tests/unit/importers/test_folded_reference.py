@@ -175,6 +175,21 @@ def test_a_loop_over_lines_gives_the_same(monkeypatch: pytest.MonkeyPatch, seed:
     assert (int(notes[0].split()[0]) if notes else 0) == bad
 
 
+@pytest.mark.parametrize("order", ["by root", "shuffled", "reversed"])
+def test_every_stack_once_below_many_roots(monkeypatch: pytest.MonkeyPatch, order: str) -> None:
+    monkeypatch.setattr(text_module, "_STRETCH", 1 << 14)
+    draw = random.Random(order)
+    names = [b"a", b"do_syscall_64", b"__do_softirq", b"worker_1", b"tcp_sendmsg_[k]", b"", b"read"]
+    below = sorted({b";".join(draw.choices(names, k=draw.randint(1, 9))) for _ in range(200)})
+    lines = [b"process-%d;%s %d" % (n, stack, draw.randrange(9)) for n in range(40) for stack in below]
+    lines.insert(5000, b"somebody else 3")
+    if order != "by root":
+        lines = draw.sample(lines, len(lines)) if order == "shuffled" else lines[::-1]
+    text = b"\n".join(lines)
+    profile, _ = import_folded(memoryview(text), "x")
+    assert imported(profile) == plainly(text)[0]
+
+
 def test_many_stretches_come_out_the_same_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_module, "_STRETCH", 1 << 13)
     shape = shape_of(random.Random(8))
