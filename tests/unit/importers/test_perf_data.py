@@ -323,6 +323,29 @@ def test_this_machines_symbols_are_not_used_without_proof(build_ids: dict[str, b
     assert any("kernel symbols: none" in n for n in profile.meta["notes"])
 
 
+def test_symbols_of_a_file_that_two_recordings_mapped_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nsprof.store.importers.perfdata import resolve
+    from nsprof.store.importers.symbols import ElfSymbols
+
+    asked: list[tuple[str, bytes]] = []
+
+    def proved(file: str, build_id: bytes) -> ElfSymbols | None:
+        asked.append((file, build_id))
+        column = np.array([0x1000], "u8")
+        name = np.array([1], "u4")
+        return ElfSymbols(column, column, name, strings=b"\0main\0", segments=[(0, 0, 1 << 20)], build_id=build_id)
+
+    monkeypatch.setattr(resolve, "_FOUND", {})
+    monkeypatch.setattr(resolve, "_proved", proved)
+    made = PerfData([Event(BASIC)])
+    made.mmap(10, 0x400000, 0x10000, 0, "/bin/x")
+    made.sample(Sample(chain=[USER, 0x401010], time=5))
+    for build_id in (b"1" * 20, b"1" * 20, b"2" * 20):
+        profile, _ = read(made.file({"/bin/x": build_id}))
+        assert list(folded(profile)) == [("main",)]
+    assert asked == [("/bin/x", b"1" * 20), ("/bin/x", b"2" * 20)]
+
+
 def test_vectorised_contexts_are_those_of_kernelnames() -> None:
     from nsprof.model.profile import Frames, Stacks
 

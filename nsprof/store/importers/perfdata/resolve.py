@@ -26,6 +26,9 @@ CONTEXT_MAX = U64(2**64 - 4095)
 #: context marker in a chain -> cpumode of what follows it
 MODES = {2**64 - 128: 1, 2**64 - 512: 2, 2**64 - 32: 3, 2**64 - 2048: 4, 2**64 - 2176: 4, 2**64 - 2560: 5}
 _KSYM_BPF = 1
+_MANY_FILES = 512
+#: tables of mapped files, most of which two recordings that are compared have in common; a build-id is one file's
+_FOUND: dict[tuple[str, bytes], ElfSymbols] = {}
 _NO_SYMBOLS = SymbolTable(np.zeros(0, "u8"), np.zeros(0, "u8"))
 
 
@@ -292,7 +295,12 @@ class Resolver:
         """Symbols of a mapped file when the file (or its debug file) with the recorded build-id is here."""
         key = (file, build_id)
         if key not in self._dso:
-            self._dso[key] = _proved(file, build_id) if build_id and file.startswith("/") else None
+            table = _FOUND.get(key)
+            if table is None and build_id and file.startswith("/"):
+                table = _proved(file, build_id)
+            if table is not None and len(_FOUND) < _MANY_FILES:
+                _FOUND[key] = table
+            self._dso[key] = table
         return self._dso[key]
 
 
