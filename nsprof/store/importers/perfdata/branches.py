@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nsprof.model.profile import Frames
-from nsprof.store.importers.assemble import U64, grouped
+from nsprof.store.importers.assemble import U64, grouped, spans
 from nsprof.store.importers.codes import codes
 from nsprof.store.importers.perfdata import rows as r
 from nsprof.store.importers.perfdata.decode import Columns
@@ -32,6 +32,7 @@ _SUMS = ("entries", *_FLAGS, "cycles", "timed")
 _COLUMNS = ("event", "source", "target", "pid", "time", "sums")
 _ROWS = 200
 _MANY = 1 << 21
+_ENTRIES = 1 << 18
 _K = (U64(0x9E3779B97F4A7C15), U64(0xD6E8FEB86659FD93), U64(0xA0761D6478BD642F))
 
 
@@ -51,9 +52,13 @@ class SomeBranches:
 
     def merged(self) -> SomeBranches:
         """Equal ones as one."""
-        key = self.source * _K[0] ^ self.target * _K[1] ^ (self.pid << 8 | self.event).view("u8") * _K[2]
-        which, first = codes(key ^ key >> U64(29))
+        which, first = codes(self.keys())
         return replace(self.take(first), sums=_added(self.sums, which, len(first)))
+
+    def keys(self) -> NDArray[np.uint64]:
+        """Equal for equal branches (and for two others among a million with a probability of 3e-8)."""
+        key = self.source * _K[0] ^ self.target * _K[1] ^ (self.pid << 8 | self.event).view("u8") * _K[2]
+        return key ^ key >> U64(29)
 
     def take(self, rows: NDArray[np.int64]) -> SomeBranches:
         """Some of the rows."""
@@ -75,19 +80,10 @@ class Branches:
         rows = rows[cols.branches[rows] > 0]
         if not len(rows):
             return None
-        count = cols.branches[rows]
-        sample = np.repeat(rows, count)
-        nth = np.arange(len(sample)) - np.repeat(np.cumsum(count) - count, count)
-        at = cols.branch_at[sample] + cols.branch_words * nth
-        source, target, flags = (words[at + n].astype("u8") for n in range(3))
-        user = (source >> U64(63) == 0) | (target >> U64(63) == 0)
-        bits = [_bits(flags, n, 1, order) for n in range(4)]
-        cycles = _bits(flags, 4, 16, order)
-        sums = np.stack([np.ones(len(flags)), *bits, cycles, cycles > 0], axis=1)
-        empty = (source | target) == 0
-        pid = np.where(user, cols.pid[sample], -1)
-        made = SomeBranches(event[sample], source, target, pid, cols.time[sample], sums, len(rows), int(empty.sum()))
-        return made.take(np.flatnonzero(~empty)).merged()
+        ends = np.zeros(len(rows) + 1, "i8")
+        np.cumsum(cols.branches[rows], out=ends[1:])
+        parts = [_distinct(words, cols, rows[low:high], event, order) for low, high in spans(ends, _ENTRIES)]
+        return _joined(parts).merged() if len(parts) > 1 else parts[0]
 
     def add(self, some: SomeBranches | None) -> None:
         """Take in the branches of a batch."""
@@ -100,15 +96,11 @@ class Branches:
             self.sums[name] += int(value)
         self.sums["entries"] += some.empty
         if sum(len(part.event) for part in self.parts) > _MANY:
-            self.parts = [self._all().merged()]
+            self.parts = [_joined(self.parts).merged()]
 
     def summary(self) -> dict[str, int]:
         """The sums over all branches. `empty` entries, in which the hardware had nothing, are among the `entries`."""
         return {name: value for name, value in self.sums.items() if name != "timed" and (value or name != "empty")}
-
-    def _all(self) -> SomeBranches:
-        made: dict[str, Any] = {name: np.concatenate([getattr(p, name) for p in self.parts]) for name in _COLUMNS}
-        return SomeBranches(**made)
 
     def tables(
         self, resolver: Resolver, side: Side, event: NDArray[np.uint8], events: Sequence[str]
@@ -117,7 +109,7 @@ class Branches:
         the profile's number of each of the file's events."""
         if not self.parts:
             return {}
-        rows = self._all()
+        rows = _joined(self.parts)
         self.parts = []
         source, target = _frames(resolver, side, rows)
         frames = resolver.table.frames()
@@ -135,6 +127,46 @@ class Branches:
             "branches_by_function": _table(number, source, rows.sums, events, "functions", function),
             "branch_edges": _table(number, both, rows.sums, events, "edges", edge),
         }
+
+
+def _joined(parts: Sequence[SomeBranches]) -> SomeBranches:
+    made: dict[str, Any] = {name: np.concatenate([getattr(p, name) for p in parts]) for name in _COLUMNS}
+    return SomeBranches(**made, samples=sum(p.samples for p in parts), empty=sum(p.empty for p in parts))
+
+
+def _distinct(
+    words: NDArray[Any], cols: Columns, rows: NDArray[np.int64], event: NDArray[np.int64], order: str
+) -> SomeBranches:
+    """The distinct branches of some samples that have some: few enough that their columns stay in the cache."""
+    count = cols.branches[rows]
+    sample = np.repeat(rows, count)
+    at = np.arange(len(sample)) - np.repeat(np.cumsum(count) - count, count)
+    at *= cols.branch_words
+    at += cols.branch_at[sample]
+    source, target, flags = (words[at + n].astype("u8") for n in range(3))
+    full = np.flatnonzero(source | target)
+    empty = len(source) - len(full)
+    if empty:
+        sample, source, target, flags = sample[full], source[full], target[full], flags[full]
+    pid = np.where(
+        (source & target) >> U64(63) > 0, -1, cols.pid[sample]
+    )  # of no process: both ends are the kernel's
+    made = SomeBranches(event[sample], source, target, pid, cols.time[sample], np.zeros(0), len(rows), empty)
+    which, first = codes(made.keys())
+    # Of the flags each combination is counted; the cycles are added up.
+    bits = _bits(flags, 0, 4, order).astype("i8")
+    counts = np.bincount(which.astype("i8") << 4 | bits, minlength=len(first) << 4).reshape(-1, 16)
+    cycles = _bits(flags, 4, 16, order)
+    sums = np.zeros((len(first), len(_SUMS)))
+    sums[:, 0] = counts.sum(axis=1)
+    for n in range(4):
+        bit = n if order == "<" else 3 - n
+        sums[:, 1 + n] = counts[:, np.arange(16) >> bit & 1 > 0].sum(axis=1)
+    if cycles.any():
+        sums[:, 5] = np.bincount(which, cycles, len(first))
+        sums[:, 6] = np.bincount(which, cycles > 0, len(first))
+    columns = {name: getattr(made, name)[first] for name in _COLUMNS if name != "sums"}
+    return replace(made, **columns, sums=sums)
 
 
 def _bits(words: NDArray[np.uint64], at: int, width: int, order: str) -> NDArray[np.uint64]:
