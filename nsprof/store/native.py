@@ -34,6 +34,7 @@ _BATCH_ROWS = 1 << 18
 #: Columns in which values hardly repeat, or repeat as zstd sees better: with a dictionary they take a third longer to
 #: write, and more room.
 _PLAIN = {"stacks": ("stack", "frames"), "samples": ("stack", "count", "weight")}
+_GROUP_OF_STACKS = 1 << 16  # rows: what Parquet keeps of the depth of each list is more than the lists
 _MANY = 1 << 20  # frames of stacks and rows of samples, from which on threads are worth it
 
 #: What reading a damaged archive raises, by what is damaged.
@@ -105,7 +106,7 @@ def _packed(item: tuple[str, pa.Table]) -> pa.Buffer:
         sink,
         compression="zstd",
         compression_level=1,
-        row_group_size=1 << 20,
+        row_group_size=_GROUP_OF_STACKS if name == "stacks" else 1 << 20,
         use_dictionary=with_dictionary if plain else True,
     )
     return sink.getvalue()
