@@ -288,7 +288,9 @@ class Explanation:
 
     `answer` is "explained", "partly explained", "not explained", "not cpu", "no difference" or "not enough data".
     The findings' deltas plus `not_explained` make `total.delta`. `forbids` says which conclusions the input does not
-    allow, `reasons` how the answer came about, `next` what one more recording would settle.
+    allow, `reasons` how the answer came about, `next` what one more recording would settle. `cpu_full` is the busy share
+    of the new side's CPUs under test where all of them were full in every run (else nan), `cpu_full_others` the part of
+    the sampled busy time that tasks outside the scenario's namespaces took there.
     """
 
     base_title: str
@@ -309,6 +311,8 @@ class Explanation:
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     tested: int = 0
+    cpu_full: float = float("nan")
+    cpu_full_others: float = float("nan")
 
 
 @dataclass(frozen=True, slots=True)

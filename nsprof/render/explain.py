@@ -19,7 +19,17 @@ from nsprof.render.tables import Cell, Column, Grid, Heading, Lines, Part
 from nsprof.render.text import cost, percent
 from nsprof.units import counted
 
-__all__ = ["explain_parts", "function_parts", "hang", "kernel_diff_parts", "mail", "title_of", "told"]
+__all__ = [
+    "answer_words",
+    "explain_parts",
+    "full_cpus",
+    "function_parts",
+    "hang",
+    "kernel_diff_parts",
+    "mail",
+    "title_of",
+    "told",
+]
 
 _ANSWERS = {
     "explained": "explained",
@@ -30,6 +40,8 @@ _ANSWERS = {
     "not enough data": "not enough data",
 }
 _MAIL_WIDTH = 72
+#: Other load is named from this share of the busy time on.
+_OTHERS = 0.01
 #: How the notes begin that tell what became of the traffic (nsprof.analyse.scenarios.outcome_notes).
 _OUTCOME = ("throughput ", "retransmitted segments ")
 
@@ -84,7 +96,7 @@ def _size(finding: Finding, explanation: Explanation) -> str:
 def explain_parts(explanation: Explanation) -> list[Part]:
     """The explanation for a terminal."""
     e = explanation
-    parts: list[Part] = [Heading(f"{e.new_title} against {e.base_title}: {_ANSWERS[e.answer]}", 1)]
+    parts: list[Part] = [Heading(f"{e.new_title} against {e.base_title}: {answer_words(e)}", 1)]
     t = e.total
     largest = max(abs(t.base), abs(t.new), abs(t.delta))
     spread = _bounds(t.interval, e.measure, largest)
@@ -102,11 +114,29 @@ def explain_parts(explanation: Explanation) -> list[Part]:
     if e.warnings:
         parts.append(Lines(tuple(f"warning: {w}" for w in e.warnings), "yellow"))
     if e.forbids:
-        parts.append(Lines(tuple(f"forbidden: {w}" for w in e.forbids), "bold red"))
+        parts.append(Lines(tuple(f"not to be concluded: {w}" for w in e.forbids), "bold red"))
     for number, finding in enumerate(e.findings, 1):
         parts += _finding_parts(number, finding, e)
     parts += _tail(e)
     return parts
+
+
+def answer_words(e: Explanation) -> str:
+    """The class of the answer in words."""
+    if e.answer == "not cpu" and not math.isnan(e.cpu_full):
+        return "more is lost than CPU time, and the CPUs were full"
+    return _ANSWERS[e.answer]
+
+
+def full_cpus(e: Explanation) -> str:
+    """How full the CPUs were, and of whose work; "" where one of them had time left."""
+    if math.isnan(e.cpu_full):
+        return ""
+    text = f"the CPUs were {percent(e.cpu_full, digits=0)} busy"
+    if e.cpu_full_others >= _OTHERS:
+        text += f", {percent(e.cpu_full_others, digits=0)} of it tasks outside the scenario's namespaces"
+        text += " (a peer in another namespace counts there: --in it too, or --everyone)"
+    return text
 
 
 def _basis(e: Explanation) -> str:
@@ -164,7 +194,9 @@ def _bound(e: Explanation, not_cpu: Sequence[Finding]) -> str:
     """Whether CPU time is the trouble, or loss, shaping, full buffers, waiting."""
     if e.answer in ("not enough data", "no difference"):
         return "unknown"
-    causes = ", ".join(f.title for f in not_cpu[:2])
+    causes, full = ", ".join(f.title for f in not_cpu[:2]), full_cpus(e)
+    if full:
+        return f"in part: {full}; besides: {causes}" if not_cpu else f"yes: {full}"
     if e.answer == "not cpu":
         return f"no, not a CPU problem in the first place ({causes})"
     waits = [f.title for f in e.findings if not f.not_cpu and f.strength > 0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from nsprof.render.explain import COST_NOT_SHOWN, cost_is_hidden, told
+from nsprof.render.explain import COST_NOT_SHOWN, answer_words, cost_is_hidden, full_cpus, told
 from nsprof.render.flamegraph_text import cost_text, delta_text, per_noun, percent
 from nsprof.render.page_model import Card
 
@@ -52,9 +52,11 @@ def explanation_cards(explanation: Explanation) -> tuple[Card, ...]:
             f"not explained: {cost_text(explanation.not_explained, unit, per)}, "
             f"{percent(explanation.not_explained_share, 0)} of the change"
         )
+    full = full_cpus(explanation)
+    lines += [full[0].upper() + full[1:]] if full else []
     lines += explanation.reasons
     lines += [f"note: {text}" for text in told(explanation)]
     lines += [f"not to be concluded: {text}" for text in explanation.forbids]
     lines += [f"next: {text}" for text in explanation.next]
-    cards.append(Card(f"Answer: {explanation.answer}", tuple(lines)))
+    cards.append(Card(f"Answer: {answer_words(explanation)}", tuple(lines)))
     return tuple(cards)

@@ -18,7 +18,7 @@ from nsprof.analyse.causes.annexes import Annexes
 from nsprof.analyse.causes.case import Case, case_of
 from nsprof.analyse.causes.evidence import Ownership
 from nsprof.analyse.causes.judged import Judged, established, repeats
-from nsprof.analyse.causes.look import read_share
+from nsprof.analyse.causes.look import full_share, read_share
 from nsprof.analyse.causes.others import tasks_known, theirs
 from nsprof.analyse.causes.owners import Claims, claims_of
 from nsprof.analyse.causes.registry import rules as all_rules
@@ -463,7 +463,15 @@ class _Engine:
             )
             + tuple(dict.fromkeys(self.notes)),
             tested=self.tested,
+            cpu_full=full_share(self.case.new),
+            cpu_full_others=self._others_share(),
         )
+
+    def _others_share(self) -> float:
+        """What tasks outside the scenario's namespaces took of the busy time sampled where CPUs are full."""
+        chosen = self.sides.views[1]
+        whole = chosen.other_weight + float(chosen.weight.sum())
+        return math.nan if whole <= 0 or math.isnan(full_share(self.case.new)) else chosen.other_weight / whole
 
 
 def _hidden(finding: Finding) -> bool:

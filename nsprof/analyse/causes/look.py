@@ -29,6 +29,7 @@ __all__ = [
     "datapath_more",
     "device_fact",
     "device_kinds",
+    "full_share",
     "gained",
     "ledger_rises",
     "lowered",
@@ -394,6 +395,24 @@ def busy_share(side: Side) -> float:
         cpus = [c for c in run.cpu_busy_s if not run.dut_cpus or c in run.dut_cpus]
         if run.duration_s > 0 and cpus:
             shares.append(max(run.cpu_busy_s[c] for c in cpus) / run.duration_s)
+    return sum(shares) / len(shares) if shares else float("nan")
+
+
+#: A CPU that is busy for so much of a run has no time left that waiting could have cost.
+FULL = 0.9
+
+
+def full_share(side: Side) -> float:
+    """Busy share of the CPUs under test (of all where none is named), whoever kept them so, mean over them and over
+    the runs; nan unless each of them was busy for 90 % of the window in every run."""
+    shares = []
+    for run in side.run_objects:
+        cpus = run.dut_cpus or tuple(run.cpu_busy_s) or (0,)
+        wanted = len(run.dut_cpus) or max(run.cpus, 1)
+        busy = [run.cpu_busy_s.get(c, 0.0) / run.duration_s for c in cpus] if run.duration_s > 0 else []
+        if len(busy) < wanted or min(busy) < FULL:
+            return float("nan")
+        shares.append(min(1.0, sum(busy) / len(busy)))
     return sum(shares) / len(shares) if shares else float("nan")
 
 

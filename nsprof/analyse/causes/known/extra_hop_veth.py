@@ -5,20 +5,25 @@ from __future__ import annotations
 from nsprof.analyse.causes.case import Case, Side
 from nsprof.analyse.causes.look import device_kinds, more, size
 from nsprof.analyse.causes.rule import Owned, Rule, Seen, Try, words
+from nsprof.units import counted
 
 
 def _crossed(case: Case) -> Seen | None:
-    def crossed(side: Side) -> int:
-        """Devices that a tenth of the packets leave through; the rest are strays (neighbours, multicast)."""
-        sent = [float(v.sum()) for place, v in side.rows("tx_packets", "device") if not place.startswith("lo in ")]
-        return sum(n > 0.1 * max(sent) for n in sent)
+    def crossed(side: Side) -> tuple[int, bool]:
+        """Devices that a tenth of the packets leave through, and whether lo is one besides them; the rest are strays
+        (neighbours, multicast)."""
+        sent = [(float(v.sum()), place.startswith("lo in ")) for place, v in side.rows("tx_packets", "device")]
+        loops = [loop for n, loop in sent if n > 0.1 * max(m for m, _ in sent)]
+        return loops.count(False), True in loops
 
-    base, new = crossed(case.base), crossed(case.new)
+    (base, base_lo), (new, new_lo) = crossed(case.base), crossed(case.new)
     moved = case.moved("tx_packets", scope="device")
     if new <= base or moved.delta <= 0:
         return None
+    devices = counted(new, "device") + (" besides lo" if base_lo or new_lo else "")
+    before = "lo only" if base_lo and not base else f"{base or 'none'}{' besides lo' if base_lo else ''}"
     return Seen(
-        "counters", f"packets leave through {new} devices (base: {base}), {size(moved.delta)} more a {case.per}"
+        "counters", f"packets leave through {devices} (base: {before}), {size(moved.delta)} more a {case.per}"
     )
 
 

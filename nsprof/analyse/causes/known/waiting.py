@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from nsprof.analyse.causes.case import Case
-from nsprof.analyse.causes.look import busy_share, more, own_shares, slower
+from nsprof.analyse.causes.look import busy_share, full_share, more, own_shares, slower
 from nsprof.analyse.causes.rule import Rule, Seen, Try
 
 #: From here on the machine below took the time (runs are marked from this share on).
@@ -24,6 +26,8 @@ def _idle(case: Case) -> Seen | None:
     stolen = sum(r.cpu_steal_s for r in case.new.run_objects)
     if wall > 0 and stolen > _STOLEN * wall:
         return None
+    if not math.isnan(full_share(case.new)):
+        return None  # whoever filled the CPUs (a peer in another namespace, too): they had no time to wait in
     # What is not done costs no time: the CPU must idle in proportion, at least by half.
     part = 1 - _lost(case) / 2
     if busy < 0.9 and busy <= before * part:
@@ -57,7 +61,8 @@ RULE = Rule(
             _idle,
             "counters",
             "the busiest CPU under test is busy less than 90 %, and less than at base by half of what is gone; "
-            "of a CPU that others keep busy, the scenario's own part",
+            "of a CPU that others keep busy, the scenario's own part; not where all CPUs under test are full "
+            "in every run",
             must=True,
         ),
         more(_same, "functions", "a fifth is gone beyond what a dearer unit explains", must=True),
