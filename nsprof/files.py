@@ -1,21 +1,35 @@
 """Writing files so that a reader sees the old one or the whole new one, never a half.
 
-For everything nsprof writes for the user: profiles, pictures, exports.
+For everything nsprof writes for the user: profiles, pictures, exports. And the temporary directories of a run, of
+which a later nsprof can tell whether their owner still lives.
 """
 
 from __future__ import annotations
 
 import difflib
+import fcntl
 import os
+import re
+import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import BinaryIO, cast
 
 from nsprof.errors import NsprofError, UsageError
 
-__all__ = ["cache_root", "check_target", "near_names", "private_cache", "replacing"]
+__all__ = [
+    "Scratch",
+    "cache_root",
+    "check_target",
+    "near_names",
+    "private_cache",
+    "replacing",
+    "scratch_left_behind",
+]
 
 
 def near_names(path: str | os.PathLike[str], *, suffix: str = ".nsprof", directories: bool = False) -> str:
@@ -189,3 +203,121 @@ def private_cache(*parts: str) -> Path:
     except OSError as error:
         raise NsprofError(f"{place}: no cache directory: {error.strerror}", "set NSPROF_CACHE") from error
     return place
+
+
+# --- temporary directories ------------------------------------------------------------------------------------
+
+
+class Scratch:
+    """A temporary directory, 0700 and of a name that nobody can foresee, that vanishes with `remove` or the block.
+
+    As long as its owner lives it is locked (flock(2), which a killed process loses at once), so a later nsprof can
+    tell one that was left behind: `scratch_left_behind`. The name holds the kernel's boot id, since a guest that sees
+    the host's directories does not see the host's locks.
+    """
+
+    def __init__(self, kind: str, *, where: str | os.PathLike[str] | None = None) -> None:
+        """`kind` is a word of small letters for the name; `where` instead of the system's temporary directory."""
+        prefix = f"nsprof-{kind}-{_boot_word()}-"
+        while True:
+            self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=where))
+            try:
+                self.descriptor = os.open(self.path, _DIRECTORY)
+            except FileNotFoundError:  # taken for a leftover before it was locked
+                continue
+            except OSError:  # no descriptors are left
+                self.path.rmdir()
+                raise
+            if _lock(self.descriptor) is not False and os.fstat(self.descriptor).st_nlink:
+                return
+            os.close(self.descriptor)
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """Remove it with all in it; a second time does nothing. (What was renamed meanwhile stays.)"""
+        if self.descriptor < 0:
+            return
+        try:
+            self.path.rmdir()  # an empty one also where no more files may be opened
+        except OSError:
+            shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self.descriptor)
+        self.descriptor = -1
+
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def _boot_word() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
+    except OSError:  # no /proc
+        return "0" * 8
+
+
+def _lock(descriptor: int) -> bool | None:
+    """Whether it could be locked; None on a file system without locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def scratch_left_behind(*, remove: bool = False) -> list[Path]:
+    """The `Scratch` directories of this user whose owner was killed, in the temporary and the cache directory;
+    with `remove` those that were removed.
+
+    Nothing is followed or trusted: what is a link, another user's, writable for others, locked, or of another boot
+    is left alone.
+    """
+    name = re.compile(rf"nsprof-[a-z]+-{_boot_word()}-[a-z0-9_]{{8}}")
+    found = []
+    for where in (tempfile.gettempdir, cache_root):
+        try:
+            place = Path(where())
+            names = sorted(entry.name for entry in os.scandir(place) if name.fullmatch(entry.name))
+            door = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if names else -1
+        except (OSError, RuntimeError):  # no such place, or not to be read (RuntimeError: a user without a home)
+            continue
+        for each in names:
+            if _is_left_behind(each, door, remove=remove):
+                found.append(place / each)
+        if door >= 0:
+            os.close(door)
+    return list(dict.fromkeys(found))  # the two may be one
+
+
+def _is_left_behind(name: str, door: int, *, remove: bool) -> bool:
+    """Whether `name` in the directory that `door` stands for is a dead owner's; with `remove`, whether it is gone."""
+    try:
+        inside = os.open(name, _DIRECTORY, dir_fd=door)
+    except OSError:  # a link, a file, gone, another user's
+        return False
+    try:
+        state = os.fstat(inside)
+        if state.st_uid != os.geteuid() or stat.S_IMODE(state.st_mode) & 0o022 or not _lock(inside):
+            return False
+        if not remove:
+            return True
+        with os.scandir(inside) as entries:  # through the descriptor that was looked at: the name may pass on
+            for entry in list(entries):
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.name, ignore_errors=True, dir_fd=inside)
+                else:
+                    os.unlink(entry.name, dir_fd=inside)
+        os.rmdir(name, dir_fd=door)
+    except OSError:  # something in it cannot be removed (a mount), or it was removed meanwhile
+        return False
+    finally:
+        os.close(inside)
+    return True

@@ -12,11 +12,10 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 from nsprof import store
+from nsprof.files import Scratch
 
 
 def main() -> int:
@@ -26,8 +25,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     for _ in range(given.rounds):
-        with tempfile.TemporaryDirectory(prefix="nsprof-cost-") as place:
-            file = Path(place) / "cost.nsprof"
+        with Scratch("cost") as place:
+            file = place / "cost.nsprof"
             words = ["bench", "-q", "-s", "host,device,veth-route,veth-bridge", "-n", "3", "-o", str(file), "--"]
             began = time.monotonic()
             done = subprocess.run(

@@ -6,12 +6,12 @@ A kernel is booted in several rounds, in ABBA order like the runs: what differs 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nsprof.bench.plan import fair_order
 from nsprof.errors import NsprofError, UsageError, VmError
+from nsprof.files import Scratch
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Profile
 
@@ -49,8 +49,8 @@ def bench_kernels(
         share = runs // boots + (number // len(specs) < runs % boots)
         release = kernels[spec].release
         say(f"boot {number + 1} of {boots * len(specs)}: {spec} ({release}), {share} runs a scenario")
-        with tempfile.TemporaryDirectory(prefix="nsprof-bench-") as place:
-            out = Path(place) / "out"
+        with Scratch("bench") as place:
+            out = place / "out"
             file = out / "bench.nsprof"
             argv = ["nsprof", "bench", "--runs", str(share), "--seed", str(seed + number), "-o", str(file)]
             try:

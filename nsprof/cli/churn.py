@@ -81,18 +81,16 @@ def _run(
 
 def _in_guests(words: Any, kernels: tuple[str, ...]) -> Any:
     """The same in a guest of each kernel, merged."""
-    import tempfile
-    from pathlib import Path
-
     from nsprof import store
     from nsprof.errors import VmError
+    from nsprof.files import Scratch
     from nsprof.model.builder import merge
     from nsprof.vm import resolve, run_job
 
     profiles = []
     for spec in kernels:
-        with tempfile.TemporaryDirectory(prefix="nsprof-churn-") as place:
-            file = Path(place) / "out" / "churn.nsprof"
+        with Scratch("churn") as place:
+            file = place / "out" / "churn.nsprof"
             file.parent.mkdir()
             argv = ["nsprof", "churn", "-N", str(words.namespaces), "-M", str(words.mount_namespaces)]
             argv += ["--propagation", words.propagation, "--rounds", str(words.rounds), "-o", str(file)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -88,9 +87,9 @@ def command(*, form: str | None, output: str | None, limit: int, **given: Any) -
         _sweep(options, given["sweep"], output, limit, form)
         return
     estimate = _numbers(given["estimate"], "--estimate", ("instruction", "l1d", "l1i", "l2"))
-    with tempfile.TemporaryDirectory(prefix="nsprof-memory-") as place:
+    with files.Scratch("memory") as place:
         if given["debug_info"]:
-            options = dataclasses.replace(options, snapshot_dir=Path(place))
+            options = dataclasses.replace(options, snapshot_dir=place)
         prints = _Footprints(options, given)
         measured = simulate.measure_all(options, tell, prints.take)
     if output:

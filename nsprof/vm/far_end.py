@@ -88,6 +88,7 @@ def serving_guest(
     machine = Machine(kernel, image, smp=1, memory_mb=memory_mb, accel=chosen, extra=card)
     before = os.sched_getaffinity(0)
     with ExitStack() as stack:
+        stack.callback(machine.scratch.remove)
         try:
             with entered(netns):
                 if cpus:

@@ -101,7 +101,7 @@ def run_job(
     try:
         _write_job(machine.directory / "job", kernel, argv, env=env or {}, cwd=cwd or Path.cwd(), out_dir=out_dir)
     except BaseException:  # from __enter__ on the machine itself cares for its directory
-        shutil.rmtree(machine.directory, ignore_errors=True)
+        machine.scratch.remove()
         raise
     with ExitStack() as stack:
         start = time.monotonic()

@@ -9,7 +9,6 @@ import select
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from types import TracebackType
 from typing import Literal
 
 from nsprof.errors import UsageError, VmError
+from nsprof.files import Scratch
 from nsprof.vm.cache import cache_dir
 from nsprof.vm.kernels import Kernel
 from nsprof.vm.vmlinux import direct_image
@@ -64,24 +64,28 @@ class Machine:
     icount: bool = False
     extra: Sequence[str] = ()
     directory: Path = field(init=False)
+    scratch: Scratch = field(init=False)
     status: int | None = field(init=False, default=None)
     _keeper: subprocess.Popen[bytes] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix="nsprof-vm-"))
+        self.scratch = Scratch("vm")
+        self.directory = self.scratch.path
 
     def __enter__(self) -> Machine:
         keeper = Path(__file__).with_name("keeper.py")
         try:
             argv = [sys.executable, "-I", "-S", str(keeper), str(self.directory), *self._argv()]
             self._keeper = subprocess.Popen(
-                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, cwd="/"
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+                cwd="/",
+                pass_fds=[self.scratch.descriptor],  # it is in use until the keeper, too, has ended
             )
         except BaseException:
-            try:
-                self.directory.rmdir()  # rmtree would open it: where no more files may be open, it would be left
-            except OSError:  # not empty: it did start
-                shutil.rmtree(self.directory, ignore_errors=True)
+            self.scratch.remove()
             raise
         return self
 
@@ -92,7 +96,7 @@ class Machine:
         self._keeper.stdin.close()
         self._keeper.wait()
         self._keeper.stdout.close()
-        shutil.rmtree(self.directory, ignore_errors=True)  # the keeper did, unless somebody killed it
+        self.scratch.remove()  # the keeper did, unless somebody killed it
 
     def wait(self, timeout_s: float) -> bool:
         """Whether QEMU has ended, waiting at most so long. Raises VmError when it could not even start."""

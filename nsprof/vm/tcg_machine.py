@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import shutil
 import threading
 import time
 import zlib
@@ -140,7 +139,7 @@ def boot(kernel: Kernel, job: GuestJob, options: BootOptions, *, on_tick: Callab
         argv_error = machine._argv()  # compiles the plugin, so that its errors come before QEMU starts
         del argv_error
     except BaseException:
-        shutil.rmtree(machine.directory, ignore_errors=True)
+        machine.scratch.remove()
         raise
     start = time.monotonic()
     with machine:

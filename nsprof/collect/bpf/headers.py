@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import stat
 import subprocess
-import tempfile
 from pathlib import Path
 
 from nsprof.errors import PreflightError
-from nsprof.files import cache_root
+from nsprof.files import Scratch, cache_root
 
 __all__ = ["BTF", "header_tree", "private_directory"]
 
@@ -97,15 +95,12 @@ def header_tree(btf: Path = BTF, cache: Path | None = None, *, release: str = ""
     if tree.exists():
         _check_private(tree)
         return tree
-    work = Path(tempfile.mkdtemp(prefix=".headers-", dir=root))  # 0700, and a name nobody can foresee
-    try:
+    with Scratch("headers", where=root) as work:  # 0700, and a name nobody can foresee
         _fill(work, btf, release)
         try:
             work.rename(tree)
         except OSError:
             _check_private(tree)  # another nsprof was faster; its tree is as good as ours
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     return tree
 
 

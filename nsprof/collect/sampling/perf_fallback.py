@@ -10,13 +10,13 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from nsprof.errors import NsprofError, PreflightError
+from nsprof.files import Scratch
 
 __all__ = ["PerfRecorder", "perf_path"]
 
@@ -49,6 +49,7 @@ class PerfRecorder:
         self.events = events
         self.frequency_hz = frequency_hz
         self.path = Path()
+        self._scratch: Scratch | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._control = -1
 
@@ -64,7 +65,8 @@ class PerfRecorder:
         """Begin to record; returns once perf records. Raises PreflightError with perf's own words."""
         if self._process is not None or self.path.name:
             raise NsprofError("perf record was started already", exit_code=125)
-        self.path = Path(tempfile.mkdtemp(prefix="nsprof-perf-")) / "perf.data"  # 0700
+        self._scratch = Scratch("perf")
+        self.path = self._scratch.path / "perf.data"
         try:
             self._launch()
         except BaseException:
@@ -144,10 +146,11 @@ class PerfRecorder:
                 process.stderr.close()
         self._close_control()
         path, self.path = self.path, Path()
-        if path.name:
-            # Not rmtree: it opens the directory, and where no more files may be open it would leave everything.
+        if self._scratch is not None:
+            # First the file: for more than an empty directory, one must be opened, and perhaps no more files may be.
             path.unlink(missing_ok=True)
-            path.parent.rmdir()
+            self._scratch.remove()
+            self._scratch = None
 
     def _close_control(self) -> None:
         fd, self._control = self._control, -1
