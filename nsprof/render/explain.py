@@ -192,9 +192,9 @@ def told(e: Explanation) -> list[str]:
 
 def _bound(e: Explanation, not_cpu: Sequence[Finding]) -> str:
     """Whether CPU time is the trouble, or loss, shaping, full buffers, waiting."""
-    if e.answer in ("not enough data", "no difference"):
-        return "unknown"
     causes, full = ", ".join(f.title for f in not_cpu[:2]), full_cpus(e)
+    if e.answer in ("not enough data", "no difference"):
+        return f"unknown; {full}" if full else "unknown"
     if full:
         return f"in part: {full}; besides: {causes}" if not_cpu else f"yes: {full}"
     if e.answer == "not cpu":

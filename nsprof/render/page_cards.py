@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nsprof.render.explain import COST_NOT_SHOWN, answer_words, cost_is_hidden, full_cpus, told
 from nsprof.render.flamegraph_text import cost_text, delta_text, per_noun, percent
-from nsprof.render.page_model import Card
+from nsprof.render.page_model import BY_CAUSE, Card
 
 if TYPE_CHECKING:
     from nsprof.model.results import Explanation, Finding
@@ -25,7 +25,7 @@ def _weight(finding: Finding, unit: str, per: str) -> str:
     if finding.interval is not None:
         parts.append(f"[{delta_text(finding.interval.low, unit)}, {delta_text(finding.interval.high, unit)}]")
     if not math.isnan(finding.share):
-        parts.append(f"{percent(finding.share, 0)} of the change")
+        parts.append(f"{percent(finding.share, 0)} {BY_CAUSE}")
     return ", ".join(parts)
 
 

@@ -9,6 +9,7 @@ from nsprof.model.results import CostReport, DiffReport, FlameTree, Interval, Sc
 from nsprof.render.flamegraph_data import UnitScale
 
 __all__ = [
+    "BY_CAUSE",
     "Card",
     "Facts",
     "FlameView",
@@ -20,6 +21,9 @@ __all__ = [
     "TopologyLink",
     "TopologyPicture",
 ]
+
+#: Behind a share of a finding: categories divide the same change otherwise.
+BY_CAUSE = "of the change, by cause"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

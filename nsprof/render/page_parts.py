@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from nsprof.model.results import CostReport, DeltaRow, DiffReport, Interval, ScenarioRow, ScenarioTable
 from nsprof.render.flamegraph_text import clean, cost_text, counted_at, delta_text, escape, per_noun, percent
 from nsprof.render.page_charts import bare, run_points, topology, value_text, waterfall
-from nsprof.render.page_model import Card, Facts, LedgerEntry, PageContent
+from nsprof.render.page_model import BY_CAUSE, Card, Facts, LedgerEntry, PageContent
 
 __all__ = [
     "alarms",
@@ -78,8 +78,8 @@ def _interval(interval: Interval | None, unit: str) -> str:
 
 
 def _shares(diff: DiffReport) -> str:
-    """ ", of which 46 % is bridge" - only where one part goes the way of the whole and is a good piece of it. Where
-    parts cancel each other they are no shares of the sum: then the largest are named with their amounts."""
+    """ "; by category, 46 % of it is bridge" - only where one part goes the way of the whole and is a good piece of
+    it. Where parts cancel each other they are no shares of the sum: then the largest are named with their amounts."""
     total = diff.total.delta
     same = [r for r in diff.categories if r.delta * total > 0 and r.verdict != "~"]
     if not same or total == 0:
@@ -91,8 +91,10 @@ def _shares(diff: DiffReport) -> str:
     if math.fsum(r.delta for r in largest) / total > 1:
         unit = diff.measure.unit
         named = " and ".join(f"{r.name} {delta_text(r.delta, unit)}" for r in largest)
-        return f"; the largest parts are {named}, and others went the other way"
-    return ", of which " + " and ".join(f"{100 * r.delta / total:.0f} % is {r.name}" for r in largest)
+        return f"; by category, the largest parts are {named}, and others went the other way"
+    first, *more = ((f"{100 * r.delta / total:.0f} %", r.name) for r in largest)
+    named = [f"{first[0]} of it is {first[1]}", *(f"{share} is {name}" for share, name in more)]
+    return "; by category, " + " and ".join(named)
 
 
 def _shown(diff: DiffReport) -> bool:
@@ -112,8 +114,8 @@ def _verdict_words(diff: DiffReport) -> str:
         return "One run a side: whether this is more than noise cannot be said."
     level = f"{100 * total.interval.level:.0f} % interval" if total.interval else "interval"
     spread = f", {level} {_interval(total.interval, diff.measure.unit)}" if total.interval else ""
-    if math.isfinite(total.p):
-        spread += f", p = {total.p:.2g}"
+    if math.isfinite(total.q):  # as in the tables and the terminal; of one total it is the p of its test
+        spread += f", q = {total.q:.2g}"
     if total.verdict == "~":
         return f"No significant change ({runs}{spread})."
     if total.verdict:
@@ -227,9 +229,17 @@ def warnings(content: PageContent) -> str:
 # ---- the rest ------------------------------------------------------------------------------------------------------
 
 
+#: Two sums over the same samples that need not agree.
+_SHARES = (
+    "Shares here are by cause: what a cause's functions cost more, with all that they call. Shares by category divide "
+    "the same change by the kind of function that ran."
+)
+
+
 def cards(rows: Sequence[Card]) -> str:
     """Findings, each with its lines of evidence."""
-    return "".join(
+    shares = f'<p class="note">{_SHARES}</p>' if any(BY_CAUSE in line for c in rows for line in c.lines) else ""
+    return shares + "".join(
         f'<article class="card"><h3>{escape(c.title)}</h3>'
         + "".join(f"<p>{escape(x)}</p>" for x in c.lines)
         + "</article>"

@@ -353,7 +353,7 @@ class _Engine:
         if w.only_new:
             seen = "" if self.exact else f"{w.samples_new:,.0f} samples against none; "
             text = f"{top} {measure.label} with what they call; they run only in {self.sides.titles[1]}"
-            text += f" ({seen}{_amount(w.new, measure)} in all)"
+            text += f" ({seen}{_amount(w.new, measure)} {measure.label} in all)"
         else:
             text = (
                 f"{top} with what they call: {_amount(w.base, measure)} -> {_amount(w.new, measure)} {measure.label}"

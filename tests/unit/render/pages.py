@@ -90,7 +90,9 @@ def diff_report() -> DiffReport:
         for name, g in groups.items()
     )
     base, new = sum(r.base for r in rows), sum(r.new for r in rows)
-    total = DeltaRow("total", "", "", base, new, new - base, interval=Interval(870, 960), p=0.0002, verdict="+")
+    total = DeltaRow(
+        "total", "", "", base, new, new - base, interval=Interval(870, 960), p=0.0002, q=0.0003, verdict="+"
+    )
     return DiffReport("host", "veth-bridge", NS, total, rows, sums, runs_base=8, runs_new=8)
 
 

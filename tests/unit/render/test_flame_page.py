@@ -67,10 +67,11 @@ def test_the_page_asks_for_nothing() -> None:
 def test_headline_says_ratio_change_and_where_it_lies() -> None:
     lead, below = headline(content())
     assert lead == (
-        "In veth-bridge each transaction costs 1.36x what it costs in host: +915 ns/transaction, "
-        "of which 85 % is bridge and 12 % is veth."
+        "In veth-bridge each transaction costs 1.36x what it costs in host: +915 ns/transaction; "
+        "by category, 85 % of it is bridge and 12 % is veth."
     )
     assert "significant change (8 and 8 runs" in below and "[+870 ns, +960 ns]" in below
+    assert "q = 0.0003)" in below and "p = " not in below  # as in the tables and the terminal
 
 
 def test_headline_claims_nothing_without_evidence() -> None:
@@ -104,8 +105,8 @@ def test_parts_that_cancel_each_other_are_no_shares_of_the_change() -> None:
         DeltaRow("user space", "", "", 500, 143, -357),
     )
     lead, _ = headline(replace(content(), diff=replace(diff, categories=parts)))
-    assert "of which" not in lead and "%" not in lead
-    assert "the largest parts are netfilter +860 ns and IP and routing +412 ns, and others went the other way" in lead
+    assert "%" not in lead
+    assert "by category, the largest parts are netfilter +860 ns and IP and routing +412 ns, and others" in lead
 
 
 def test_waterfall_ends_where_the_new_side_is() -> None:
@@ -217,14 +218,16 @@ def test_findings_become_cards_with_their_evidence() -> None:
     )  # fmt: skip
     first, last = explanation_cards(explained)
     assert first.title == "1. An extra pass through a bridge (br0 in host)"
-    assert first.lines[0] == "found: +780 ns/transaction, [+700 ns, +860 ns], 85 % of the change"
+    assert first.lines[0] == "found: +780 ns/transaction, [+700 ns, +860 ns], 85 % of the change, by cause"
     assert "against it (counters): no flooding seen" in first.lines
     assert first.lines[-2:] == ("try: route instead: ip link ...", "verify: nsprof diff")
     assert (
         last.title == "Answer: partly explained"
         and "not explained: 135 ns/transaction, 15 % of the change" in last.lines
     )
-    assert "An extra pass through a bridge" in report_page(replace(content(), cards=(first, last)))
+    shown = report_page(replace(content(), cards=(first, last)))
+    assert "An extra pass through a bridge" in shown and "Shares here are by cause" in shown
+    assert "Shares here are by cause" not in report_page(replace(content(), cards=(last,)))
 
 
 @pytest.mark.parametrize("unit", ["ns", "instructions", "cycles"])

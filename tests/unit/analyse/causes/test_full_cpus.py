@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from nsprof.model.profile import Context, Counter, Namespace, Profile, Value
 from nsprof.model.results import Explanation
 from nsprof.render.explain import explain_parts
 from nsprof.render.page_cards import explanation_cards
+from nsprof.render.tables import Heading
 from tests.unit.analyse.causes.pairs import pair
 
 
@@ -56,12 +58,33 @@ def test_full_cpus_are_said_to_be_full_and_whose_work_filled_them() -> None:
     assert e.findings == ()
     assert e.cpu_full == pytest.approx(0.97)
     assert 0.5 < e.cpu_full_others < 0.8
+    assert "CPU-bound: unknown; the CPUs were 97% busy" in _said(replace(e, answer="no difference"))
     share = f"{100 * e.cpu_full_others:.0f}%"
     card = "\n".join(explanation_cards(e)[-1].lines)
     for text in (_said(replace(e, answer="partly explained")), card):
         assert f"he CPUs were 97% busy, {share} of it tasks outside the scenario's namespaces" in text
         assert "--everyone" in text
         assert "not a CPU problem" not in text
+
+
+def test_a_cause_that_is_no_cpu_time_does_not_make_full_cpus_idle() -> None:
+    counters = {("netns", "Tcp.OutSegs"): (9.0, 9.0), ("netns", "Tcp.RetransSegs"): (0.0, 0.2)}
+    e = _told(_slower({0: 9.6, 1: 9.8}, {0: 9.7, 1: 9.9}, counters=counters))
+    assert ([f.cause for f in e.findings], e.answer) == (["retransmits"], "not cpu")
+    (heading, *_) = explain_parts(e)
+    assert isinstance(heading, Heading)
+    assert "not a CPU problem" not in heading.text + _said(e)
+    assert "CPU-bound: in part: the CPUs were 97% busy; besides: lost packets are sent again" in _said(e)
+
+
+def test_what_must_not_be_concluded_and_what_a_figure_counts_are_said() -> None:
+    tracked = ({"datapath": {}}, {"datapath": {"nft_rules": 40, "conntrack_entries": 4}})
+    made = pair({"nf_conntrack_in < nf_hook_slow < __ip_finish_output < ip_output": 700.0}, facts=tracked)
+    e = _told(made)
+    texts = [x.text for f in e.findings for x in f.evidence if "against none" in x.text]
+    assert texts
+    assert all(re.search(r"samples against none; \d+ ns/transaction in all", text) for text in texts)
+    assert "not to be concluded: no share" in _said(replace(e, forbids=("no share",)))
 
 
 @pytest.mark.parametrize(
