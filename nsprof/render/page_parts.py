@@ -231,8 +231,8 @@ def warnings(content: PageContent) -> str:
 
 #: Two sums over the same samples that need not agree.
 _SHARES = (
-    "Shares here are by cause: what a cause's functions cost more, with all that they call. Shares by category divide "
-    "the same change by the kind of function that ran."
+    "Shares here are by cause: what a cause's functions cost more, with all that they call. Shares by category "
+    "divide the same change by the kind of function that ran."
 )
 
 

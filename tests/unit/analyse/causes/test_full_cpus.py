@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from nsprof.analyse.causes import explain
@@ -31,7 +32,7 @@ def _beside_a_peer(profile: Profile) -> Profile:
     spaces = (*own, Namespace(4026537777, 77, name="peer", role=""))
     samples, runs = profile.samples, profile.runs
     slow = [runs[r].scenario == "fault" for r in samples.run.tolist()]
-    theirs = samples.take([n for n, is_slow in enumerate(slow) if is_slow])
+    theirs = samples.take(np.array(slow))
     theirs = replace(
         theirs,
         task_ns=theirs.task_ns * 0 + len(spaces),
@@ -78,7 +79,10 @@ def test_a_cause_that_is_no_cpu_time_does_not_make_full_cpus_idle() -> None:
 
 
 def test_what_must_not_be_concluded_and_what_a_figure_counts_are_said() -> None:
-    tracked = ({"datapath": {}}, {"datapath": {"nft_rules": 40, "conntrack_entries": 4}})
+    tracked: tuple[dict[str, Any], dict[str, Any]] = (
+        {"datapath": {}},
+        {"datapath": {"nft_rules": 40, "conntrack_entries": 4}},
+    )
     made = pair({"nf_conntrack_in < nf_hook_slow < __ip_finish_output < ip_output": 700.0}, facts=tracked)
     e = _told(made)
     texts = [x.text for f in e.findings for x in f.evidence if "against none" in x.text]
