@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from nsprof.cli import leftovers
 from nsprof.cli.common import Seconds, tell
 from nsprof.errors import UsageError
 
@@ -106,6 +107,7 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     words: tuple[str, ...] = options["command"]
     if options["show"]:
         return _show(words, options)
+    leftovers.mind(quiet=options["quiet"])
     if options["kernels"]:
         return _kernels(ctx, options)
     if len(words) == 1 and words[0].endswith(".toml"):

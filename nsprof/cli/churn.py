@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from nsprof.cli import leftovers
 from nsprof.cli.common import output_options, tell, write_csv, write_json, write_parts
 from nsprof.escape import shell_words
 
@@ -46,6 +47,7 @@ def command(form: str | None, output: str, top: int, kernels: tuple[str, ...], *
     sudo nsprof churn -N 1000 -M 100 --tool ip --tool ./iproute2/ip/ip
     sudo nsprof churn -N 100 -M 20 --propagation stacked
     """
+    leftovers.mind()
     options["tools"] = options["tools"] or ("ip",)
     return _run(options, kernels, output, top, form, "")
 

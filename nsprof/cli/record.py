@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from nsprof.cli import leftovers
 from nsprof.cli.common import Number, Seconds, write_json
 
 
@@ -74,6 +75,7 @@ def command(ctx: click.Context, /, as_json: bool, **options: object) -> int:
     options["debug"] = bool((ctx.obj or {}).get("debug"))
     events = tuple(e.strip() for e in str(options.pop("events")).split(",") if e.strip())
     words = RecordOptions(events=events, **options)  # type: ignore[arg-type]
+    leftovers.mind(quiet=as_json or bool(options["quiet"]))
     if not as_json:
         return record(words)
     return record(words, lambda summary: write_json("record", summary, beside_command=bool(words.command)))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from nsprof.cli import leftovers
 from nsprof.cli.common import output_options, tell, write_csv, write_json, write_parts
 from nsprof.errors import UsageError
 
@@ -81,6 +82,7 @@ def command(*, form: str | None, output: str | None, limit: int, **given: Any) -
     from nsprof.simulate import report as simulate_report
 
     options = _options(given)
+    leftovers.mind()
     if output:
         files.check_target(output)
     if given["sweep"]:

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nsprof.cli.common import write_json
+from nsprof.cli import leftovers
+from nsprof.cli.common import tell, write_json
 from nsprof.errors import UsageError
+from nsprof.escape import as_stored
+from nsprof.files import scratch_left_behind
 
 if TYPE_CHECKING:
     from nsprof.topology import Topology
@@ -47,6 +50,7 @@ def up(shape: str, **options: Any) -> None:
         rate = parse_rate(options["wire_rate"]) if options["wire_rate"] else 0
     except ValueError as error:
         raise UsageError(f"--wire-rate: {error}") from error
+    leftovers.mind()
     spec = TopologySpec(
         shape,
         containers=options["containers"],
@@ -143,9 +147,12 @@ def list_(as_json: bool) -> None:
     from nsprof.topology import listing
 
     rows = listing()
+    places = scratch_left_behind()
     if as_json:
-        write_json("topo-list", {"topologies": rows})
+        write_json("topo-list", {"topologies": rows, "directories": [as_stored(str(place)) for place in places]})
         return
+    if places:
+        tell(f"{leftovers.directories(places)} ('nsprof topo clean' removes what was left behind)", who="")
     if not rows:
         click.echo("no topology is up", err=True)
         return
@@ -162,17 +169,21 @@ def list_(as_json: bool) -> None:
 def clean_(as_json: bool) -> None:
     """Remove what a killed nsprof left behind; nothing that is up or in use.
 
-    Processes that are still inside (a server of a killed benchmark) are ended.
+    Processes that are still inside (a server of a killed benchmark) are ended, and temporary directories removed.
     """
     from nsprof.topology import clean
 
     removed = clean()
+    places = scratch_left_behind(remove=True)
     if as_json:
-        write_json("topo-clean", {"removed": list(removed), "ended": sum(removed.values())})
+        facts = {"removed": list(removed), "ended": sum(removed.values())}
+        write_json("topo-clean", {**facts, "directories": [as_stored(str(place)) for place in places]})
         return
     for run_id, ended in removed.items():
         click.echo(_removed(run_id, ended), err=True)
-    if not removed:
+    if places:
+        tell(f"removed {leftovers.directories(places)}", who="")
+    if not removed and not places:
         click.echo("nothing was left behind", err=True)
 
 

@@ -12,6 +12,7 @@ from typing import Literal, Self
 
 import click
 
+from nsprof.cli import leftovers
 from nsprof.cli.common import write_json
 
 Accel = Literal["auto", "tcg", "kvm"]
@@ -76,6 +77,7 @@ def run(
     from nsprof.errors import VmError
     from nsprof.vm import resolve, run_job
 
+    leftovers.mind(quiet=quiet or as_json)
     try:
         with Elapsed(spec, quiet=quiet, silence="nothing said yet") as elapsed:
             result = run_job(

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-__all__ = ["end_inside"]
+__all__ = ["end_inside", "pids_inside"]
 
 _GRACE_S = 1.0
 _KILL_S = 5.0
@@ -39,6 +39,12 @@ def end_inside(places: Iterable[Path]) -> int:
         for start in range(0, len(found), _AT_ONCE):
             ended += _end(found[start : start + _AT_ONCE], wanted)
     return ended
+
+
+def pids_inside(places: Iterable[Path]) -> list[int]:
+    """The processes that `end_inside` would end."""
+    wanted = _namespaces(places)
+    return _processes(wanted) if wanted else []
 
 
 def _namespaces(places: Iterable[Path]) -> frozenset[int]:

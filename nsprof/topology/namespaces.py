@@ -21,10 +21,10 @@ from nsprof.errors import TopologyError
 from nsprof.netns import CLONE_NEWNET
 from nsprof.topology.capability import refused
 from nsprof.topology.netlink import Rtnl
+from nsprof.topology.state import RUN
 
 __all__ = ["IP_NETNS", "RUN", "Ns", "RunDirectory", "apart", "set_receive_cpus"]
 
-RUN = Path("/run/nsprof")
 IP_NETNS = Path("/run/netns")
 _MS_BIND, _MS_REC, _MS_PRIVATE, _MS_SHARED = 4096, 16384, 1 << 18, 1 << 20
 _MS_NOSUID_NODEV_NOEXEC = 2 | 4 | 8

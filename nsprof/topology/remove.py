@@ -73,11 +73,7 @@ def _restore_host(state: State, host: Path) -> None:
 
 def _end_processes(state: State) -> int:
     """End what still runs in the namespaces that were made for a run; those that were there before are spared."""
-    directory = RunDirectory(state.run_id).path
-    if not directory.is_dir():
-        return 0
-    found = {"home", "host"} if state.host_netns != "own" or state.damaged else {"home"}
-    return end_inside(place for place in directory.iterdir() if place.name not in found)
+    return end_inside(state.made)
 
 
 def down(run_id: str) -> int:

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from nsprof.errors import TopologyError
-from nsprof.topology.namespaces import RUN
 
-__all__ = ["RUN_ID", "State", "load", "load_all", "start_time"]
+__all__ = ["RUN", "RUN_ID", "State", "load", "load_all", "start_time"]
 
+#: Where the runs of this machine stand. (Here and not beside the mounting, so that a look at it loads no netlink.)
+RUN = Path("/run/nsprof")
 #: What a run id looks like: it becomes part of file and device names.
 RUN_ID = "[a-z0-9]{1,8}"
 
@@ -70,6 +71,15 @@ class State:
     def path(self) -> Path:
         """The file."""
         return RUN / f"{self.run_id}.json"
+
+    @property
+    def made(self) -> list[Path]:
+        """The mounts of the namespaces that were made for it; not those that were there before."""
+        directory = RUN / self.run_id
+        if not directory.is_dir():
+            return []
+        found = {"home", "host"} if self.host_netns != "own" or self.damaged else {"home"}
+        return [place for place in directory.iterdir() if place.name not in found]
 
     def own(self) -> None:
         """The calling process is the owner."""
