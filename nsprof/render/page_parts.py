@@ -93,8 +93,8 @@ def _shares(diff: DiffReport) -> str:
         named = " and ".join(f"{r.name} {delta_text(r.delta, unit)}" for r in largest)
         return f"; by category, the largest parts are {named}, and others went the other way"
     first, *more = ((f"{100 * r.delta / total:.0f} %", r.name) for r in largest)
-    named = [f"{first[0]} of it is {first[1]}", *(f"{share} is {name}" for share, name in more)]
-    return "; by category, " + " and ".join(named)
+    shares = [f"{first[0]} of it is {first[1]}", *(f"{share} is {name}" for share, name in more)]
+    return "; by category, " + " and ".join(shares)
 
 
 def _shown(diff: DiffReport) -> bool:
