@@ -6,11 +6,13 @@ namespaces are opened; profiles hold them written out (`a\\xff`), since neither 
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
+import sys
 from collections.abc import Iterable
 
-__all__ = ["as_stored", "safe", "shell_word", "shell_words"]
+__all__ = ["as_stored", "own_name", "safe", "shell_word", "shell_words"]
 
 
 def safe(text: str) -> str:
@@ -59,3 +61,15 @@ def shell_word(word: str) -> str:
 def shell_words(words: Iterable[str]) -> str:
     """A command as one types it; see `shell_word`."""
     return " ".join(map(shell_word, words))
+
+
+@functools.cache
+def own_name() -> str:
+    """How to call this program again from the same shell: `nsprof`, or, where that is not on PATH, the path by which
+    it was called (`.venv/bin/nsprof`), quoted."""
+    import shutil  # a few milliseconds, which only those who ask need to wait
+
+    folder, slash, name = sys.argv[0].rpartition("/") if sys.argv else ("", "", "")
+    if name != "nsprof" or not slash or shutil.which("nsprof"):
+        return "nsprof"
+    return shell_word(f"{folder}/{name}")

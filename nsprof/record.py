@@ -18,7 +18,7 @@ from nsprof.collect.ledger.counting import BUDGET_SHARE, Ledger
 from nsprof.collect.sampling.sampler import SamplerConfig
 from nsprof.collect.system import host, names
 from nsprof.errors import CommandNotFound, EvidenceError, NsprofError, PreflightError, TopologyError, UsageError
-from nsprof.escape import safe, shell_word
+from nsprof.escape import own_name, safe, shell_word
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Namespace, Profile, Run
 from nsprof.observe import Observer, Scene, Traffic
@@ -134,7 +134,9 @@ def _count(
         run = observer.window(builder, _scene(options, inside, watched), work)
     builder.meta["ledger"] = {"attach_s": ledger.attach_s, "budget_share": ledger.budget_share, "shed": ledger.shed}
     share = 100 * run.own_cpu_s / max(run.duration_s * run.cpus, 1e-9)
-    voice.say(f"counting pass: {run.duration_s:.1f} s, probes cost {share:.2f} % of the CPUs; next: nsprof ledger")
+    voice.say(
+        f"counting pass: {run.duration_s:.1f} s, probes cost {share:.2f} % of the CPUs; next: {own_name()} ledger"
+    )
     for warning in run.warnings:
         voice.warn(warning)
     for probe in builder.probes:
@@ -290,7 +292,7 @@ def _next(profile: Profile, options: RecordOptions) -> list[str]:
     """Commands that show what was recorded, the likeliest first."""
     shown = "" if options.output == "profile.nsprof" else f" {shell_word(options.output)}"
     verbs = ["report", "flamegraph", *(["ledger"] if profile.ledger else [])]
-    return [f"nsprof {verb}{shown}" for verb in verbs]
+    return [f"{own_name()} {verb}{shown}" for verb in verbs]
 
 
 def _summary(

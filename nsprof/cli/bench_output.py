@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from nsprof.cli.common import tell
-from nsprof.escape import shell_word, shell_words
+from nsprof.escape import own_name, shell_word, shell_words
 
 if TYPE_CHECKING:
     from nsprof.model.metrics import ConditionRow, MetricTable, Scaling
@@ -143,12 +143,12 @@ def show(
         return
     write_parts(_text(profile, shown, top, commit_text), form)
     if not quiet:
-        after = f"nsprof bench --show {shell_word(str(path))} --markdown --commit-text"
+        after = f"{own_name()} bench --show {shell_word(str(path))} --markdown --commit-text"
         pair = comparable(profile, shown)
         if pair is not None:
             base, new = pair
-            words = ["nsprof", "diff", str(path), "--baseline", base, "--scenario", new]
-            after += f", or {shell_words(words)}"
+            words = ["diff", str(path), "--baseline", base, "--scenario", new]
+            after += f", or {own_name()} {shell_words(words)}"
         tell(f"wrote {path}; next: {after}")
 
 

@@ -8,7 +8,7 @@ import click
 
 from nsprof.cli import leftovers
 from nsprof.cli.common import output_options, tell, write_csv, write_json, write_parts
-from nsprof.escape import shell_words
+from nsprof.escape import own_name, shell_words
 
 
 @click.command("churn", short_help="Create and delete namespaces, timed and profiled.")
@@ -76,8 +76,8 @@ def _run(
     profile = _in_guests(words, kernels) if kernels else run_churn(words, tell)
     store.save(profile, output, keep_old=True, measured=True)
     _show(profile, words.propagation, title, top, form)
-    next_words = ["nsprof", "report", output, "--scenario", profile.scenarios[-1]]
-    tell(f"wrote {output}; next: {shell_words(next_words)}")
+    next_words = ["report", output, "--scenario", profile.scenarios[-1]]
+    tell(f"wrote {output}; next: {own_name()} {shell_words(next_words)}")
     return 1 if any(run.failed for run in profile.runs) else 0
 
 

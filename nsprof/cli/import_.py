@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nsprof.cli.common import tell
-from nsprof.escape import shell_word
+from nsprof.escape import own_name, shell_word
 
 if TYPE_CHECKING:
     from nsprof.model.profile import Profile
@@ -84,7 +84,7 @@ def _tell(profile: Profile, target: str) -> None:
     if target != "-":
         total = int(profile.samples.count.sum())
         tell(f"{total:,} samples, {len(profile.stacks):,} stacks: {target}", who="")
-        tell(f"next: nsprof report {shell_word(target)}", who="")
+        tell(f"next: {own_name()} report {shell_word(target)}", who="")
 
 
 def _tell_json(profile: Profile, target: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nsprof.cli.common import tell
 from nsprof.errors import TopologyError
-from nsprof.escape import shell_word
+from nsprof.escape import own_name, shell_word
 from nsprof.files import scratch_left_behind
 from nsprof.units import counted
 
@@ -56,4 +56,4 @@ def _sentence(found: Sequence[Leftover]) -> str:
     if inside:
         more = f" and {len(inside) - _NAMED} more" if len(inside) > _NAMED else ""
         left.append(f"process{'es' if len(inside) > 1 else ''} {', '.join(inside[:_NAMED])}{more}")
-    return f"left behind by {who}{owner}: {', '.join(left)}; 'nsprof topo clean' removes them"
+    return f"left behind by {who}{owner}: {', '.join(left)}; '{own_name()} topo clean' removes them"

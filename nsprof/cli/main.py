@@ -24,7 +24,7 @@ import click
 from nsprof import __version__
 from nsprof.cli import limits
 from nsprof.errors import NsprofError
-from nsprof.escape import safe
+from nsprof.escape import own_name, safe
 
 #: verb -> (module under nsprof.cli, one line of help, section)
 VERBS: dict[str, tuple[str, str, str]] = {
@@ -425,7 +425,8 @@ def _harmless(text: str) -> str:
 def _say(error: NsprofError) -> None:
     click.echo(f"nsprof: {_harmless(error.message)}", err=True)
     if error.hint:
-        click.echo(f"  hint: {_harmless(error.hint)}", err=True)
+        hint = re.sub(rf"(?<![\w./-])nsprof(?= ({'|'.join(VERBS)})\b)", lambda _: own_name(), error.hint)
+        click.echo(f"  hint: {_harmless(hint)}", err=True)
     details = getattr(error, "details", "")
     if details:
         click.echo("  (the verifier's words: run again with --debug)", err=True)

@@ -11,7 +11,7 @@ import click
 from nsprof.cli import leftovers
 from nsprof.cli.common import tell, write_json
 from nsprof.errors import UsageError
-from nsprof.escape import as_stored
+from nsprof.escape import as_stored, own_name
 from nsprof.files import scratch_left_behind
 
 if TYPE_CHECKING:
@@ -86,8 +86,8 @@ def _show(topology: Topology, *, as_json: bool) -> None:
         f"  client  {client.netns_path}  {client.address}{more}",
         f"  server  {server.netns_path}  {topology.server_address}",
         f"  try     ip netns exec {name} ping -c 3 {topology.server_address}",
-        f"  record  nsprof record --in {name} -- ping -c 3 {topology.server_address}",
-        f"  remove  nsprof topo down {topology.run_id}",
+        f"  record  {own_name()} record --in {name} -- ping -c 3 {topology.server_address}",
+        f"  remove  {own_name()} topo down {topology.run_id}",
     )
     click.echo("\n".join(lines))
 
@@ -152,7 +152,7 @@ def list_(as_json: bool) -> None:
         write_json("topo-list", {"topologies": rows, "directories": [as_stored(str(place)) for place in places]})
         return
     if places:
-        tell(f"{leftovers.directories(places)} ('nsprof topo clean' removes what was left behind)", who="")
+        tell(f"{leftovers.directories(places)} ('{own_name()} topo clean' removes what was left behind)", who="")
     if not rows:
         click.echo("no topology is up", err=True)
         return

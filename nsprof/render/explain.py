@@ -6,7 +6,7 @@ import math
 import textwrap
 from collections.abc import Sequence
 
-from nsprof.escape import safe
+from nsprof.escape import own_name, safe
 from nsprof.model.results import (
     Explanation,
     Finding,
@@ -181,7 +181,7 @@ def _tail(e: Explanation) -> list[Part]:
         )
     lines += [f"  {r}" for r in e.reasons]
     lines += [f"note: {n}" for n in told(e)]
-    lines += [f"next: {n}" for n in e.next]
+    lines += [f"next: {n.replace('nsprof ', own_name() + ' ', 1) if n.startswith('nsprof ') else n}" for n in e.next]
     return [Lines(tuple(lines))]
 
 

@@ -9,6 +9,7 @@ import time
 from types import FrameType
 
 from nsprof.errors import NsprofError, UsageError
+from nsprof.escape import own_name, shell_word
 from nsprof.render.top import Screen
 from nsprof.top import TopOptions
 from nsprof.top.keys import Keyboard
@@ -179,7 +180,9 @@ class _Loop:
         except OSError as error:
             self._say(f"not written: {path}: {error.strerror}")
             return
-        self._say(f"wrote {path}, {profile.runs[0].duration_s:.0f} s; next: nsprof report {path} --by hop")
+        self._say(
+            f"wrote {path}, {profile.runs[0].duration_s:.0f} s; next: {own_name()} report {shell_word(path)} --by hop"
+        )
 
     # ---- Ctrl-Z ----
 
