@@ -143,6 +143,8 @@ def topology_spec(shape: str, knobs: Mapping[str, Any], *, where: str = "--wire-
         rate = parse_rate(knobs["wire_rate"]) if knobs.get("wire_rate") else 0
     except ValueError as error:
         raise UsageError(f"{where}: {error}", "--wire-rate 1gbit") from error
+    if knobs.get("wire_rate") and not rate:
+        raise UsageError(f"{where} {knobs['wire_rate']}: no rate", f"leave {where} out for no limit")
     spec = TopologySpec(
         shape=shape,
         containers=knobs.get("containers", 1),

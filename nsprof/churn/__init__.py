@@ -49,6 +49,8 @@ _CLONE_NEWNS = 0x00020000
 _MS_REC, _MS_PRIVATE, _MS_SHARED = 0x4000, 1 << 18, 1 << 20
 _libc = ctypes.CDLL(None, use_errno=True)
 _T = TypeVar("_T")
+#: Programs that hold a mount namespace each (see `_holder`), all of util-linux.
+_HOLDERS = ("setpriv", "unshare")
 #: How long after the last delete the kernel may go on cleaning up within the window.
 _CLEANUP_S = 30.0
 
@@ -67,7 +69,7 @@ class ChurnOptions:
     seed: int = 1
 
     def check(self) -> None:
-        """Raises UsageError, CommandNotFound."""
+        """Raises UsageError, CommandNotFound, PreflightError."""
         if not 1 <= self.namespaces <= 100_000:
             raise UsageError(f"--namespaces {self.namespaces}: must be 1 to 100000")
         if not 0 <= self.mount_namespaces <= 10_000:
@@ -81,6 +83,11 @@ class ChurnOptions:
         for tool in self.tools:
             if tool != "pyroute2" and not shutil.which(tool):
                 raise CommandNotFound(f"{tool}: no such ip binary", "--tool ip, pyroute2 or the path of an ip binary")
+        missing = [program for program in _HOLDERS if self.mount_namespaces and not shutil.which(program)]
+        if missing:
+            raise PreflightError(
+                f"{' and '.join(missing)} not found, which mount namespaces are held with", "apt install util-linux"
+            )
 
 
 def run_churn(options: ChurnOptions, say: Callable[[str], None] = lambda line: None) -> Profile:

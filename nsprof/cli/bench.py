@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nsprof.cli import leftovers
-from nsprof.cli.common import Seconds, tell
+from nsprof.cli.common import Bound, Given, tell
 from nsprof.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class _Bench(click.Command):
 @click.option("-n", "--runs", default=None, type=click.IntRange(1, 10_000), help="Runs a scenario (default 3).")
 @click.option("-o", "--output", default="bench.nsprof", show_default=True, help="The profile to write.")
 @click.option("--full", is_flag=True, help="An experiment at its full length, not the reduced one.")
-@click.option("--seconds", default=0, type=click.IntRange(0, 86_400), help="Length of an experiment's runs.")
+@click.option("--seconds", default=0, type=Given(1, 86_400), help="Length of an experiment's runs.")
 @click.option("--until", "until", default="", metavar="2%", help="Go on until the difference is known so well.")
 @click.option("--resume", is_flag=True, help="Go on with the output file: keep good runs, repeat failed ones.")
 @click.option("--kernel", "kernels", multiple=True, metavar="SPEC", help="Run in a VM of this kernel; repeatable.")
@@ -78,10 +78,12 @@ class _Bench(click.Command):
     "--remote", default="", metavar="HOST", help="The machine there: ADDRESS, ssh:USER@HOST, or vm (a guest)."
 )
 @click.option("--take-uplink", is_flag=True, help="Even if the uplink carries the default route or this session.")
-@click.option("--timeout", "timeout_s", default=0.0, type=Seconds(), help="End a run after N seconds.")
-@click.option("--max-time", "max_time_s", default=0.0, type=Seconds(), help="Start no run after N s.")
+@click.option("--timeout", "timeout_s", default=0.0, type=Bound(), help="End a run after N seconds.")
+@click.option("--max-time", "max_time_s", default=0.0, type=Bound(), help="Start no run after N s.")
 @click.option("--seed", default=None, type=int, help="Of the random order (default: drawn, and stored).")
-@click.option("--top", default=15, show_default=True, help="Function deltas to print a scenario.")
+@click.option(
+    "--top", default=15, show_default=True, type=click.IntRange(0), help="Function deltas to print a scenario."
+)
 @click.option("--show", is_flag=True, help="Print the tables of an earlier bench's FILE, run nothing.")
 @click.option("--commit-text", is_flag=True, help="Also what a commit message wants: build-id, config, raw runs.")
 @click.option("--json", "form", flag_value="json", help="Every table as JSON.")

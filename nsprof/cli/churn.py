@@ -137,7 +137,7 @@ def _show(profile: Any, propagation: str, title: str, top: int, form: str | None
     for name in scenario_names(profile) if top else ():
         if not usable_runs(profile, name):
             continue
-        parts += [text.gap(), Heading(f"{name}: kernel time of an operation", 2)]
+        parts += [text.gap(), Heading(f"{name}: time of an operation", 2)]
         for event, what in (("cpu-clock", "on the CPU"), ("off-cpu", "waiting")):
             if not any(e.name == event for e in profile.events):
                 continue

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_PROFILE",
+    "Bound",
+    "Given",
     "Seconds",
     "filter_of",
     "filter_options",
@@ -61,6 +63,36 @@ class Seconds(Number):
 
     def __init__(self, min: float = 0.0, max: float = 365 * 86_400) -> None:
         super().__init__(min=min, max=max)
+
+
+class Bound(Seconds):
+    """A length of time that bounds something; its default may be 0, for no bound, which is not to be given."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if number == 0 and _is_given(param, ctx):
+            self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
+        return number
+
+    def _describe_range(self) -> str:
+        return "x>0"  # what click writes into the help
+
+
+class Given(click.IntRange):
+    """A whole number of at least `min`; its default may be 0, for whatever holds where none is given, and that 0 is
+    not to be given: it would silently be something else."""
+
+    def __init__(self, min: int = 1, max: int | None = None) -> None:
+        super().__init__(min=min, max=max)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return 0 if value == 0 and not _is_given(param, ctx) else super().convert(value, param, ctx)
+
+
+def _is_given(param: click.Parameter | None, ctx: click.Context | None) -> bool:
+    if param is None or ctx is None or param.name is None:
+        return True
+    return ctx.get_parameter_source(param.name) is not click.core.ParameterSource.DEFAULT
 
 
 def tell(line: str, *, who: str = "nsprof: ") -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from nsprof.cli import leftovers
-from nsprof.cli.common import Number, Seconds, write_json
+from nsprof.cli.common import Bound, Number, Seconds, write_json
 
 
 @click.command(
@@ -36,7 +36,7 @@ from nsprof.cli.common import Number, Seconds, write_json
 @click.option("--per", "reference", metavar="DEV", help="Device whose skbs are counted as the unit.")
 @click.option("--runs", default=1, show_default=True, type=click.IntRange(1, 1000), help="Run the command N times.")
 @click.option("--scenario", default="", help="Name of what is recorded, for tables.")
-@click.option("--timeout", "timeout_s", default=0.0, type=Seconds(), help="End the command after N seconds.")
+@click.option("--timeout", "timeout_s", default=0.0, type=Bound(), help="End the command after N seconds.")
 @click.option(
     "--hop/--no-hop", default=False, help="Hop probes: charge softirq CPU to the namespace and device served."
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nsprof.cli import leftovers
-from nsprof.cli.common import output_options, tell, write_csv, write_json, write_parts
+from nsprof.cli.common import Bound, Given, output_options, tell, write_csv, write_json, write_parts
 from nsprof.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,28 +29,51 @@ _WORKLOADS = ("udp-rr", "udp-stream", "tcp-rr", "tcp-stream", "tcp-crr")
 @click.option(
     "--workload", type=click.Choice(_WORKLOADS), default="udp-rr", show_default=True, help="What packets do."
 )
-@click.option("--size", type=int, default=0, metavar="BYTES", help="Payload (default 64; tcp-stream 16384).")
+@click.option("--size", type=Given(), default=0, metavar="BYTES", help="Payload (default 64; tcp-stream 16384).")
 @click.option("-6", "family", flag_value=6, type=int, help="IPv6.")
 @click.option("-4", "family", flag_value=4, type=int, default=4, help="IPv4 (default).")
-@click.option("--packets", type=int, default=0, metavar="N", help="Repetitions a sample (default 10; 1 for lines).")
-@click.option("--samples", type=int, default=20, show_default=True, metavar="N", help="Samples a boot.")
-@click.option("--warmup", type=int, default=200, show_default=True, metavar="N", help="Repetitions before them.")
-@click.option("--containers", type=int, default=1, show_default=True, metavar="N", help="Containers; c0 is busy.")
-@click.option("--mtu", type=int, default=0, metavar="BYTES", help="MTU of all devices.")
-@click.option("--container-mtu", type=int, default=0, metavar="BYTES", help="MTU of the pairs only (mismatch).")
+@click.option(
+    "--packets",
+    type=Given(1, 100_000),
+    default=0,
+    metavar="N",
+    help="Repetitions a sample (default 10; 1 for lines).",
+)
+@click.option(
+    "--samples", type=click.IntRange(1, 4096), default=20, show_default=True, metavar="N", help="Samples a boot."
+)
+@click.option(
+    "--warmup", type=click.IntRange(0), default=200, show_default=True, metavar="N", help="Repetitions before them."
+)
+@click.option(
+    "--containers", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="Containers; c0 is busy."
+)
+@click.option("--mtu", type=Given(), default=0, metavar="BYTES", help="MTU of all devices.")
+@click.option("--container-mtu", type=Given(), default=0, metavar="BYTES", help="MTU of the pairs only (mismatch).")
 @click.option("--offload", default="", metavar="tso=off,gso=off", help="Offloads of all pairs, as ethtool -K.")
-@click.option("--rules", type=int, default=0, metavar="N", help="Netfilter rules that match no packet.")
-@click.option("--routes", type=int, default=0, metavar="N", help="More routes in the host.")
-@click.option("--bridge-ports", type=int, default=0, metavar="N", help="More ports of br0, without traffic.")
+@click.option("--rules", type=click.IntRange(0), default=0, metavar="N", help="Netfilter rules that match no packet.")
+@click.option("--routes", type=click.IntRange(0), default=0, metavar="N", help="More routes in the host.")
+@click.option(
+    "--bridge-ports", type=click.IntRange(0), default=0, metavar="N", help="More ports of br0, without traffic."
+)
 @click.option("--br-nf", is_flag=True, help="bridge-nf-call-iptables=1 (IPv6: ip6tables).")
 @click.option("--mitigations", default="off", show_default=True, metavar="WORDS", help="The kernel's mitigations=.")
 @click.option("--footprint", is_flag=True, help="Distinct 64-byte lines of data and text that one packet touches.")
 @click.option(
     "--cache", default="", metavar="l1d=48k:12,...", help="Model misses of l1d, l1i, l2; 'default': a server."
 )
-@click.option("--boots", type=int, default=0, metavar="N", help="Boots with different seeds (default 1; misses 3).")
-@click.option("--rounds", type=int, default=4, show_default=True, metavar="N", help="Networks tried (hash seeds).")
-@click.option("--seed", type=int, default=1, show_default=True, metavar="N", help="First seed.")
+@click.option(
+    "--boots", type=Given(1, 64), default=0, metavar="N", help="Boots with different seeds (default 1; misses 3)."
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(1, 64),
+    default=4,
+    show_default=True,
+    metavar="N",
+    help="Networks tried (hash seeds).",
+)
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, metavar="N", help="First seed.")
 @click.option(
     "--estimate", default="", metavar="l2=80,...", help="ns for each instruction, l1d, l1i, l2 miss: a column."
 )
@@ -58,8 +81,10 @@ _WORKLOADS = ("udp-rr", "udp-stream", "tcp-rr", "tcp-stream", "tcp-crr")
 @click.option("--annotate", default="", metavar="FUNC", help="Instructions of one function with their counts.")
 @click.option("--vmlinux", type=click.Path(path_type=Path), metavar="FILE", help="For file:line in --annotate.")
 @click.option("--debug-info", is_flag=True, help="Name the data lines with drgn; fetches Debian's -dbg package.")
-@click.option("-j", "--jobs", type=int, default=0, metavar="N", help="Boots at once (default: CPUs).")
-@click.option("--timeout", "timeout_s", type=float, default=600.0, show_default=True, metavar="S", help="Of a boot.")
+@click.option("-j", "--jobs", type=Given(), default=0, metavar="N", help="Boots at once (default: CPUs).")
+@click.option(
+    "--timeout", "timeout_s", type=Bound(), default=600.0, show_default=True, metavar="S", help="Of a boot."
+)
 @click.option("--limit", default=15, show_default=True, type=click.IntRange(0), help="Functions shown; 0: all.")
 @click.option("-o", "--output", metavar="FILE", help="Profile to write (report, diff, flamegraph read it).")
 @output_options

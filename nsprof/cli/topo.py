@@ -29,9 +29,11 @@ def command() -> None:
 
 @command.command("up", epilog="Example: sudo nsprof topo up veth-bridge --containers 3 --wire-rate 1gbit")
 @click.argument("shape")
-@click.option("-n", "--containers", default=1, show_default=True, help="How many (1 to 1000).")
+@click.option("-n", "--containers", default=1, show_default=True, type=click.IntRange(1, 1000), help="How many.")
 @click.option("--wire-rate", default="", metavar="RATE", help="Limit the wire, e.g. 1gbit.")
-@click.option("--mtu", default=0, help="MTU of the wire and of the containers (0: the kernel's).")
+@click.option(
+    "--mtu", default=0, type=click.IntRange(0, 65535), help="MTU of the wire and of the containers (0: the kernel's)."
+)
 @click.option("--offload", default="", metavar="LIST", help="tx, rx, sg, tso, gso, gro: tso=off,gro=on,...")
 @click.option("-6", "ipv6", is_flag=True, help="IPv6 instead of IPv4.")
 @click.option(
@@ -50,6 +52,8 @@ def up(shape: str, **options: Any) -> None:
         rate = parse_rate(options["wire_rate"]) if options["wire_rate"] else 0
     except ValueError as error:
         raise UsageError(f"--wire-rate: {error}") from error
+    if options["wire_rate"] and not rate:
+        raise UsageError(f"--wire-rate {options['wire_rate']}: no rate", "leave --wire-rate out for no limit")
     leftovers.mind()
     spec = TopologySpec(
         shape,

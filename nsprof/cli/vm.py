@@ -13,7 +13,7 @@ from typing import Literal, Self
 import click
 
 from nsprof.cli import leftovers
-from nsprof.cli.common import write_json
+from nsprof.cli.common import Bound, write_json
 
 Accel = Literal["auto", "tcg", "kvm"]
 
@@ -32,9 +32,11 @@ def command() -> None:
 @command.command(short_help="Boot a kernel and run COMMAND there.")
 @click.option("--kernel", "spec", metavar="SPEC", required=True, help=f"Kernel to boot: {_KERNEL_HELP}.")
 @click.option("--modules", type=click.Path(path_type=Path), metavar="DIR", help="Modules of a bzImage.")
-@click.option("--smp", type=int, default=2, show_default=True, metavar="N", help="CPUs of the guest.")
+@click.option(
+    "--smp", type=click.IntRange(1, 64), default=2, show_default=True, metavar="N", help="CPUs of the guest."
+)
 @click.option("--memory", default="1536", show_default=True, metavar="M", help="Memory: MB, or with a unit (2G).")
-@click.option("--timeout", "timeout_s", type=float, default=600.0, show_default=True, metavar="S", help="Bound.")
+@click.option("--timeout", "timeout_s", type=Bound(), default=600.0, show_default=True, metavar="S", help="Bound.")
 @click.option("--append", default="", metavar="WORDS", help="More of the kernel's command line.")
 @click.option(
     "-o",

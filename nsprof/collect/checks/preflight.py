@@ -359,6 +359,7 @@ _TOOLS: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
         "'nsprof vm' and 'nsprof simulate'",
         "apt install qemu-system-x86 busybox-static cpio",
     ),
+    ("churn", ("ip", "setpriv", "unshare"), "'nsprof churn'", "apt install iproute2 util-linux"),
     ("cc", ("gcc|cc|clang",), "building the simulator's QEMU plugin", "apt install gcc"),
 )
 

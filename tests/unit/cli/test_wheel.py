@@ -97,7 +97,8 @@ def test_the_installed_program_records_and_reports(program: Path, tmp_path: Path
     assert "fallback" not in done.stderr
     assert "perf record" not in done.stderr, "the probes of the wheel were not used"
     called = "nsprof" if shutil.which("nsprof") else program  # what one can run again
-    assert done.stderr.splitlines()[-1].endswith(f"next: {called} report one.nsprof, or {called} flamegraph one.nsprof")
+    last = done.stderr.splitlines()[-1]
+    assert last.endswith(f"next: {called} report one.nsprof, or {called} flamegraph one.nsprof")
     shown = json.loads(run(program, "info", "one.nsprof", "--json", cwd=tmp_path).stdout)
     assert shown["events"][0]["samples"] > 10
     assert run(program, "report", "one.nsprof", "--html", "one.html", cwd=tmp_path).returncode == 0
