@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from nsprof.analyse.comparing import compare, sides_of
 from nsprof.analyse.filters import Filter
+from nsprof.analyse.flame_shown import shown_paths
 from nsprof.analyse.grouping import group
 from nsprof.analyse.selection import HOP_KINDS, Question, View, sums, view
 from nsprof.analyse.stacks import Functions, StackTable, function_table, interrupt_cut, row_categories, stack_table
@@ -97,6 +98,7 @@ def flame_diff(
         base_title=sides.titles[0],
         notes=compared.warnings + compared.notes,
         findings=findings,
+        views=sides.views,
     )
 
 
@@ -109,6 +111,7 @@ class _Paths:
     cost: NDArray[np.float64]
     samples: NDArray[np.float64]
     extra: tuple[str, ...]
+    of_row: NDArray[np.int64]  # which path each row of the view is
 
 
 def _paths(
@@ -144,7 +147,7 @@ def _paths(
     extra = ("[user]", UNKNOWN_NAME, *labels)
     heads = [-3 - groups] if by else []
     names, offsets = _with_heads(body, lengths, heads, np.where(pseudos > 0, -pseudos, 0))
-    return _Paths(offsets, names, cost, samples, extra)
+    return _Paths(offsets, names, cost, samples, extra, inverse)
 
 
 def _ragged(
@@ -194,6 +197,7 @@ def _tree(
     base_title: str = "",
     notes: tuple[str, ...] = (),
     findings: dict[str, dict[str, Any]] | None = None,
+    views: Sequence[View] = (),
 ) -> FlameTree:
     """Merge one side (plain) or base and new (differential) into one tree."""
     # Group labels of both sides become one list of names.
@@ -212,13 +216,14 @@ def _tree(
     node_name, parent, end = _merge(names, offsets)
     split = len(sides[0].cost)
     columns = []
+    ends = [end] if len(sides) == 1 else [end[:split], end[split:]]
     for values in ("cost", "samples"):
         per_side = [getattr(s, values) for s in sides]
-        ends = [end] if len(sides) == 1 else [end[:split], end[split:]]
         columns.append([sums(e, v, len(parent)) for e, v in zip(ends, per_side, strict=True)])
     zero = np.zeros(len(parent))
     differential = len(sides) == 2
     strings, name, module, kind = _strings(node_name, functions, list(extra))
+    at = [e[side.of_row] for e, side in zip(ends, sides, strict=True)]
     return FlameTree(
         strings=strings,
         name=name,
@@ -235,6 +240,7 @@ def _tree(
         base_title=base_title,
         notes=notes,
         findings=findings or {},
+        shown=shown_paths(views, at, parent, columns[1][0] + columns[1][1]) if views else None,
     )
 
 

@@ -173,6 +173,7 @@ class FlameTree:
 
     `name` and `module` index into `strings`; `parent[0]` is -1. `self_base`/`self_new` are unit costs (a plain
     flame graph has `self_base` all zero and `differential` False). `kind` is a FrameKind. `samples_*` are ticks.
+    `shown` is whether a node's inclusive change is significant over the runs; None where they are too few to tell.
     """
 
     strings: tuple[str, ...]
@@ -191,6 +192,7 @@ class FlameTree:
     notes: tuple[str, ...] = ()
     #: function name -> {"verdict": ..., "q": ..., "low": ..., "high": ...} for tooltips and greying
     findings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    shown: NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return len(self.name)
@@ -288,9 +290,9 @@ class Explanation:
 
     `answer` is "explained", "partly explained", "not explained", "not cpu", "no difference" or "not enough data".
     The findings' deltas plus `not_explained` make `total.delta`. `forbids` says which conclusions the input does not
-    allow, `reasons` how the answer came about, `next` what one more recording would settle. `cpu_full` is the busy share
-    of the new side's CPUs under test where all of them were full in every run (else nan), `cpu_full_others` the part of
-    the sampled busy time that tasks outside the scenario's namespaces took there.
+    allow, `reasons` how the answer came about, `next` what one more recording would settle. `cpu_full` is the
+    busy share of the new side's CPUs under test where all of them were full in every run (else nan), and
+    `cpu_full_others` the part of the sampled busy time that tasks outside the scenario's namespaces took there.
     """
 
     base_title: str

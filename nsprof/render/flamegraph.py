@@ -122,7 +122,7 @@ def _notes(tree: FlameTree, options: FlameOptions) -> list[str]:
     if not judged(tree) and tree.measure.kind == "sampled":
         notes.append("Grey: within the counting noise of its samples (99 %); too few runs for a test over runs.")
     elif judged(tree):
-        notes.append("Grey: most of the change lies in functions without a significant change, or in counting noise.")
+        notes.append("Grey: a change that is not significant over the runs, or within counting noise.")
     return notes
 
 

@@ -1,7 +1,8 @@
 """The tree as the script reads it: compact JSON columns in depth-first order.
 
     {"s": strings, "f": [[name, module, kind], ...], "views": [{"d": depths, "f": frames, "n": new, "b": base,
-     "t": ticks new, "u": ticks base, "units": [...], "findings": {frame: {...}}, ...}, ...]}
+     "t": ticks new, "u": ticks base, "g": change of the path shown, "units": [...],
+     "findings": {frame: {...}}, ...}, ...]}
 
 Columns hold what a node has by itself; the script adds up. Names are already `clean`.
 """
@@ -115,6 +116,8 @@ def view_data(
     if tree.differential:
         view["b"] = _column(tree.self_base[nodes], 5)
         view["u"] = _column(tree.samples_base[nodes], 6)
+        if tree.shown is not None:
+            view["g"] = tree.shown[nodes].astype(int).tolist()
     for scale in units:
         view["units"].append(
             {

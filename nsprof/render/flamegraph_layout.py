@@ -121,8 +121,8 @@ def _own_width(tree: FlameTree, new: Floats, base: Floats, size_by: str) -> Floa
 
 
 def judged(tree: FlameTree) -> bool:
-    """Whether the runs allowed a verdict on any function."""
-    return any(found.get("verdict") in ("+", "-", "~") for found in tree.findings.values())
+    """Whether the runs allowed a verdict on any function or path."""
+    return tree.shown is not None or any(found.get("verdict") in ("+", "-", "~") for found in tree.findings.values())
 
 
 def _evidence(tree: FlameTree) -> Floats | None:
@@ -139,14 +139,16 @@ def _evidence(tree: FlameTree) -> Floats | None:
 def _grey(tree: FlameTree, sums: dict[str, Floats]) -> NDArray[np.bool_]:
     """Where the change is not evidenced.
 
-    Two tests, either greys: less than half of the change comes from functions whose change is significant
-    (`findings`, from the runs), and the change is within the counting noise of its own ticks. The second alone
-    where there are no verdicts; neither where nothing was sampled.
+    Two tests, either greys: the change is significant neither by the path's inclusive cost (`shown`, from the runs)
+    nor by at least half of it from functions whose own change is (`findings`); and the change is within the counting
+    noise of its own ticks. The second alone where there are no verdicts; neither where nothing was sampled.
     """
     delta = sums["new"] - sums["base"]
     grey = np.zeros(len(delta), np.bool_)
     if "evidence" in sums:
         grey |= sums["evidence"] * np.sign(delta) < 0.5 * np.abs(delta)
+        if tree.shown is not None:
+            grey &= ~tree.shown
     ticks_new, ticks_base = sums["ticks_new"][0], sums["ticks_base"][0]
     if tree.measure.kind == "sampled" and (ticks_new or ticks_base):
         # One tick stands for total/ticks; a count n has variance n, so a cost c has variance c x cost of a tick.
@@ -218,6 +220,8 @@ def fold(tree: FlameTree, *, size_by: str = "new", min_share: float = 0.0, limit
         samples_new=column(tree.samples_new, _sum_up(levels, parent, np.asarray(tree.samples_new, np.float64))),
         samples_base=column(tree.samples_base, _sum_up(levels, parent, np.asarray(tree.samples_base, np.float64))),
     )
+    if tree.shown is not None:
+        smaller = replace(smaller, shown=column(tree.shown))
     total = float(width[0]) if len(width) else 0.0
     gone = int(np.count_nonzero(~keep & (width > 0)))
     return Folded(smaller, gone, float(width[edge].sum()) / total if total else 0.0, least / total if total else 0.0)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from nsprof.render.flamegraph import FlameOptions, render_svg
@@ -34,7 +36,27 @@ def test_script_draws_what_the_file_already_shows(visit: Any, size_by: str, diff
     made = [(s, n * 1.37, b * 1.11) for s, n, b in datapath()]
     made += [(("many", f"f{n}"), n / 50, n / 60) for n in range(300)]
     tree = tree_of(made, differential=differential, findings=FINDINGS if differential else None, ns_per_tick=3)
-    text = render_svg(tree, FlameOptions(size_by=size_by))
+    assert_drawn_alike(visit, render_svg(tree, FlameOptions(size_by=size_by)))
+
+
+def test_script_colours_the_paths_that_the_runs_support(visit: Any) -> None:
+    made = [*datapath(), *((("many", f"f{n}"), n / 50, n / 60) for n in range(300))]
+    tree = tree_of(made, differential=True, findings={"udp_rcv": {"verdict": "~", "q": 0.4}}, ns_per_tick=0.1)
+    names = [tree.strings[n] for n in tree.name]
+    grey = render_svg(tree)
+    shown = np.zeros(len(tree), bool)
+    shown[[names.index("br_handle_frame"), names.index("br_forward")]] = True
+    text = render_svg(replace(tree, shown=shown))
+    assert len({colour for *_, colour in shapes_from_text(grey)}) == 1
+    assert sum(a != b for a, b in zip(shapes_from_text(text), shapes_from_text(grey), strict=True)) == 2
+    assert_drawn_alike(visit, text)
+    page = visit(text, ".svg")
+    page.check("input[type=checkbox]")  # of the functions first no path was tested
+    assert len({colour for *_, colour in shapes(page)}) == 1
+
+
+def assert_drawn_alike(visit: Any, text: str) -> None:
+    """What the script draws is what the file shows without it."""
     still, alive = visit(text, ".svg", java_script_enabled=False), visit(text, ".svg")
     before, after = shapes_from_text(text), shapes(alive)
     assert still.locator("#nsprof-frames text", has_text="udp_rcv").count() == 1

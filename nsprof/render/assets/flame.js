@@ -36,7 +36,8 @@ const NsprofFlame = (function () {
   const share = (part, whole) => (whole > 0 ? (100 * part / whole).toFixed(1) + " %" : "-");
 
   // ---- the tree ----------------------------------------------------------------------------------------------
-  // Columns in depth-first order: d(epth) f(rame) n(ew) b(ase) t(icks new) u (ticks base), all of the node itself.
+  // Columns in depth-first order: d(epth) f(rame) n(ew) b(ase) t(icks new) u (ticks base), all of the node itself;
+  // g: whether the runs show its inclusive change (of callees first nobody tested it).
   function parents(depth) {
     const up = new Int32Array(depth.length), open = [];
     for (let i = 0; i < depth.length; i++) {
@@ -82,7 +83,7 @@ const NsprofFlame = (function () {
     const ownNew = Float64Array.from(cols.n, (v) => v * unit.fn), ownBase = Float64Array.from(cols.b, (v) => v * unit.fb);
     const cn = sumUp(up, ownNew), cb = sumUp(up, ownBase), tn = sumUp(up, cols.t), tb = sumUp(up, cols.u);
     const own = new Float64Array(size), evidence = new Float64Array(size);
-    const judged = diff && unit.own && Object.values(view.findings).some((f) => f.verdict === "+" || f.verdict === "-" || f.verdict === "~");
+    const judged = diff && unit.own && (view.g !== undefined || Object.values(view.findings).some((f) => f.verdict === "+" || f.verdict === "-" || f.verdict === "~"));
     for (let i = 0; i < size; i++) {
       const a = ownNew[i], z = ownBase[i];
       own[i] = !diff ? a : sizeBy === "both" ? Math.max(a, z) : sizeBy === "base" ? z + (cb[i] === 0 ? a : 0) : a + (cn[i] === 0 ? z : 0);
@@ -101,7 +102,7 @@ const NsprofFlame = (function () {
       if (cols.d[i] > deepest) deepest = cols.d[i];
       if (!diff) continue;
       const delta = cn[i] - cb[i];
-      if (judged && ev[i] * Math.sign(delta) < 0.5 * Math.abs(delta)) grey[i] = 1;
+      if (judged && !(cols.g && cols.g[i]) && ev[i] * Math.sign(delta) < 0.5 * Math.abs(delta)) grey[i] = 1;
       if (noisy && Math.abs(delta) < NOISE_Z * Math.sqrt(cn[i] * tickNew + cb[i] * tickBase)) grey[i] = 1;
     }
     for (let i = size - 1; i >= 0; i--) { if (!end[i]) end[i] = i + 1; if (i && end[up[i]] < end[i]) end[up[i]] = end[i]; }
@@ -161,7 +162,7 @@ const NsprofFlame = (function () {
     relayout() {
       const view = this.current;
       if (!view.cols) { // the payload's own columns are in caller order
-        view.cols = { d: view.d, f: view.f, n: view.n, b: view.b || new Array(view.d.length).fill(0), t: view.t, u: view.u || new Array(view.d.length).fill(0) };
+        view.cols = { d: view.d, f: view.f, n: view.n, b: view.b || new Array(view.d.length).fill(0), t: view.t, u: view.u || new Array(view.d.length).fill(0), g: view.g };
       }
       const turned = this.flip !== this.given; // the tree may have been given callee first already
       if (turned && !view.flipped) view.flipped = reversed(view.cols, this.frames);

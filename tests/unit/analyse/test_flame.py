@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nsprof.analyse import diff, flame, flame_diff, report
+from nsprof.analyse.flame_shown import _summed
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Context, Event, Run, Samples
 from nsprof.model.results import FlameTree
-from tests.profiles import CLOCK, HOST_COSTS, bench_profile, big_profile, bridge_costs
+from tests.profiles import CLOCK, HOST_COSTS, bench_profile, big_profile, bridge_costs, one_run
 
 
 def paths(tree: FlameTree) -> dict[tuple[str, ...], float]:
@@ -83,6 +84,52 @@ def test_findings_carry_the_verdicts_of_the_diff() -> None:
     compared = diff(profile, profile, **common)  # type: ignore[arg-type]
     for row in compared.functions:
         assert tree.findings[row.name]["verdict"] == row.verdict
+
+
+def _new_tower(runs: int, *, own: float = 300.0) -> FlameTree:
+    """Host against the same with a new tower of `runs` functions: every run sees only one of them, another each."""
+    builder, noise = ProfileBuilder(), np.random.default_rng(1)
+    under = "br_handle_frame < __netif_receive_skb_core < process_backlog < net_rx_action < handle_softirqs"
+    for number in range(runs):
+        one_run(builder, "host", HOST_COSTS, noise=noise)
+        one_run(builder, "bridge", {**HOST_COSTS, f"br_step_{number} < {under}": own}, noise=noise)
+    profile = builder.build()
+    return flame_diff(profile, profile, base_scenario="host", new_scenario="bridge")
+
+
+def test_a_new_tower_is_shown_though_none_of_its_functions_is() -> None:
+    tree = _new_tower(8)
+    names = [tree.strings[n] for n in tree.name]
+    assert tree.shown is not None
+    assert tree.shown[names.index("br_handle_frame")] and tree.shown[names.index("__netif_receive_skb_core")]
+    assert not any(tree.shown[names.index(f"br_step_{n}")] for n in range(8))
+    assert not [n for n, found in tree.findings.items() if n.startswith("br_") and found["verdict"] in ("+", "-")]
+    assert not tree.shown[names.index("udp_sendmsg")]
+
+
+def test_too_few_runs_show_no_path() -> None:
+    assert _new_tower(7).shown is None
+    profile = bench_profile(seed=None)
+    assert flame(profile, scenario="host").shown is None
+
+
+def test_of_the_same_thing_twice_no_path_is_shown() -> None:
+    """A true null, eight runs a side; the seeds are fixed, so that this holds always or never."""
+    for seed in range(5):
+        profile = bench_profile(runs=8, scenarios={"host": HOST_COSTS, "again": HOST_COSTS}, seed=seed, spread=0.1)
+        tree = flame_diff(profile, profile, base_scenario="host", new_scenario="again")
+        assert tree.shown is not None and not tree.shown.any()
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.floats(0, 100)), min_size=1, max_size=40))
+def test_a_path_costs_what_all_below_it_cost(made: list[tuple[int, float]]) -> None:
+    parent = np.array([-1, *sorted(min(up, i) for i, (up, _) in enumerate(made[1:]))], "i8")
+    own = np.array([[cost, 2 * cost] for _, cost in made])
+    wanted = own.copy()
+    for i in range(len(parent) - 1, 0, -1):
+        wanted[parent[i]] += wanted[i]
+    assert np.allclose(_summed(own, parent), wanted)
 
 
 def test_samples_without_a_stack_are_told_apart() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -132,6 +133,19 @@ def test_a_change_that_the_runs_do_not_support_is_grey() -> None:
     assert drawing.grey[row_of(drawing, "udp_rcv")]  # verdict ~, though far from counting noise
     assert not drawing.grey[row_of(drawing, "br_handle_frame")]  # itself without cost, its callees significant
     assert not drawing.grey[0]
+
+
+def test_a_path_that_the_runs_support_is_coloured_though_no_function_of_it_is() -> None:
+    tree = tree_of(datapath(), differential=True, ns_per_tick=0.01, findings={"udp_rcv": {"verdict": "~", "q": 0.4}})
+    names = [tree.strings[n] for n in tree.name]
+    shown = np.zeros(len(tree), bool)
+    shown[names.index("br_handle_frame")] = True
+    for drawn in (layout(replace(tree, shown=shown)), layout(fold(replace(tree, shown=shown), min_share=0.01).tree)):
+        coloured = [i for i in range(len(drawn)) if not drawn.grey[i]]
+        assert [drawn.tree.strings[drawn.tree.name[drawn.source[i]]] for i in coloured] == ["br_handle_frame"]
+    assert layout(tree).grey.all()
+    one_tick = replace(tree, shown=shown, samples_new=tree.samples_new / 1e5, samples_base=tree.samples_base / 1e5)
+    assert layout(one_tick).grey.all()  # counting noise still greys
 
 
 def test_without_findings_only_counting_noise_is_grey() -> None:
