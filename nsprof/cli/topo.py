@@ -10,12 +10,17 @@ import click
 
 from nsprof.cli import leftovers
 from nsprof.cli.common import tell, write_json
-from nsprof.errors import UsageError
-from nsprof.escape import as_stored, own_name
+from nsprof.errors import TopologyError, UsageError
+from nsprof.escape import as_stored, own_name, safe
 from nsprof.files import scratch_left_behind
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from nsprof.topology import Topology
+
+#: How many of a run's namespaces are named.
+_PLACES = 8
 
 
 @click.group("topo")
@@ -191,25 +196,31 @@ def clean_(as_json: bool) -> None:
         click.echo("nothing was left behind", err=True)
 
 
-@command.command("show", short_help="Draw SHAPE, or all shapes.")
-@click.argument("shape", required=False)
+@command.command("show", short_help="Draw SHAPE, all shapes, or what is up.")
+@click.argument("shape", required=False, metavar="[SHAPE|RUN_ID]")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def show(shape: str | None, as_json: bool) -> None:
-    """Draw SHAPE, or all shapes: the chain of devices and the difference from "host"."""
+    """Draw SHAPE, or all shapes: the chain of devices and the difference from "host".
+
+    With a RUN_ID, as 'nsprof topo list' has them: where its namespaces are, and its shape.
+    """
     from nsprof.topology import SHAPES
     from nsprof.topology.plan import check_shape
     from nsprof.topology.shapes import get
 
+    row = None if shape is None or shape in SHAPES else _standing(shape)
+    if row is not None:
+        shape = row["shape"]
     if shape is not None:
         check_shape(shape, SHAPES)
     names = SHAPES if shape is None else (shape,)
     if as_json:
         facts = ("chain", "difference", "needs", "drawing")
-        write_json(
-            "topo-show",
-            {"shapes": [{"name": name, **{fact: getattr(get(name), fact) for fact in facts}} for name in names]},
-        )
+        shapes = [{"name": name, **{fact: getattr(get(name), fact) for fact in facts}} for name in names]
+        write_json("topo-show", {"shapes": shapes, **({} if row is None else {"run": row})})
         return
+    if row is not None:
+        _show_run(row)
     for name in names:
         one = get(name)
         click.echo(click.style(name, bold=True) if sys.stdout.isatty() else name)
@@ -217,3 +228,38 @@ def show(shape: str | None, as_json: bool) -> None:
             click.echo(textwrap.fill(text, 79, initial_indent=f"  {title:<12}", subsequent_indent=" " * 14))
         click.echo()
         click.echo("\n".join("  " + line for line in one.drawing.splitlines()) + "\n")
+
+
+def _standing(run_id: str) -> dict[str, Any] | None:
+    """The run of that id; None if there is none, or where one may not look."""
+    from nsprof.topology import listing
+
+    try:
+        return next((row for row in listing() if row["run_id"] == run_id and row["shape"]), None)
+    except TopologyError:
+        return None
+
+
+def _show_run(row: dict[str, Any]) -> None:
+    from nsprof.topology.state import load
+
+    state = load(row["run_id"])
+    about = row["about"]
+    found = [f"nsprof-{row['run_id']}-{place.name}" for place in _by_number(state.made)] if state is not None else []
+    more = f", and {len(found) - _PLACES} more" if len(found) > _PLACES else ""
+    clients = [str(address) for address in about.get("clients", ())]
+    fewer = ", ..." if row["containers"] > len(clients) else ""
+    click.echo(f"{row['run_id']}: {row['shape']}, {row['condition']}, since {row['created'] or 'an unknown time'}")
+    for title, text in (
+        ("namespaces", ", ".join(found[:_PLACES]) + more),
+        ("clients", ", ".join(clients) + fewer),
+        ("server", str(about.get("server_address", ""))),
+    ):
+        if text:
+            click.echo(textwrap.fill(safe(text), 79, initial_indent=f"  {title:<12}", subsequent_indent=" " * 14))
+    click.echo()
+
+
+def _by_number(places: list[Path]) -> list[Path]:
+    """c2 before c10."""
+    return sorted(places, key=lambda place: (len(place.name), place.name))

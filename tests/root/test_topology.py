@@ -443,10 +443,17 @@ def test_the_command_line_builds_lists_and_removes() -> None:
         rows = json.loads(run("list", "--json").stdout)["topologies"]
         assert [(r["shape"], r["condition"]) for r in rows if r["run_id"] == CLI] == [("veth-bridge", "up")]
         assert f"{CLI} " in run("list").stdout
+        shown = run("show", CLI)
+        assert shown.stdout.startswith(f"{CLI}: veth-bridge, up, since 20"), shown.stderr
+        assert f"nsprof-{CLI}-c0" in shown.stdout and "2001:2:" in shown.stdout
+        assert run("show", "veth-bridge").stdout in shown.stdout  # and then its shape, as always
+        assert json.loads(run("show", CLI, "--json").stdout)["run"]["run_id"] == CLI
     finally:
         gone = run("down", CLI)
     assert gone.returncode == 0, gone.stderr
     assert leftovers(CLI) == []
+    unknown = run("show", CLI)
+    assert unknown.returncode == 125 and f"no topology '{CLI}'" in unknown.stderr
     again = run("down", CLI)
     assert again.returncode == 125 and f"no topology '{CLI}' is up" in again.stderr
     assert "Traceback" not in again.stderr
