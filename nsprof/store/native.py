@@ -9,6 +9,7 @@ import struct
 import sys
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -21,6 +22,7 @@ from nsprof.errors import NsprofError, ProfileFormatError
 from nsprof.model.profile import Profile
 from nsprof.store import MAGIC, VERSION
 from nsprof.store.importers.ahead import ahead
+from nsprof.store.metas import check_meta
 from nsprof.store.tables import SCHEMAS, build_profile, profile_tables
 
 __all__ = ["load", "save"]
@@ -176,7 +178,7 @@ def _read(stream: IO[bytes], name: str) -> Profile:
             while version < VERSION:
                 tables, meta = UPGRADES[version](tables, meta)
                 version += 1
-            return build_profile({t: _conform(t, tables, name) for t in SCHEMAS}, meta)
+            return build_profile({t: _conform(t, tables, name) for t in SCHEMAS}, check_meta(meta))
     except ProfileFormatError as error:
         if error.message.startswith(name):
             raise
@@ -192,7 +194,10 @@ def _checked_members(archive: zipfile.ZipFile, name: str) -> dict[str, zipfile.Z
     members = {info.filename: info for info in infos}
     if "metadata.json" not in members:
         raise ProfileFormatError(f"{name}: a zip archive, but not a .nsprof file")
-    if len(infos) > MAX_MEMBERS or len(members) != len(infos):
+    if len(members) != len(infos):
+        twice = next(name for name, times in Counter(info.filename for info in infos).items() if times > 1)
+        raise ProfileFormatError(f"{name}: damaged: member {twice[:60]!r} twice")
+    if len(infos) > MAX_MEMBERS:
         raise ProfileFormatError(f"{name}: damaged: {len(infos)} members where at most {MAX_MEMBERS} belong")
     for info in infos:
         if info.flag_bits & 0x1:

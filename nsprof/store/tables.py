@@ -33,6 +33,7 @@ from nsprof.model.profile import (
     Task,
     Value,
 )
+from nsprof.store.possible import WORDS, check_numbers, check_words
 
 __all__ = ["SCHEMAS", "build_profile", "profile_tables"]
 
@@ -275,6 +276,10 @@ def build_profile(tables: Mapping[str, pa.Table], meta: Mapping[str, Any]) -> Pr
     Raises ProfileFormatError where a row number leads nowhere or a number cannot be.
     """
     reader = _Reader(tables)
+    check_numbers(reader.array, SCHEMAS)
+    for table, columns in WORDS.items():
+        for column in columns:
+            check_words(table, column, tables[table].column(column))
     events = tuple(Event(*row[1:]) for row in reader.rows("events"))
     namespaces = tuple(Namespace(*row[1:]) for row in reader.rows("namespaces"))
     tasks = tuple(Task(*row[1:]) for row in reader.rows("tasks"))
@@ -344,9 +349,6 @@ def _samples(reader: _Reader, events: int, tasks: int, limits: tuple[int, int, i
         else reader.array("samples", name)
         for name in SCHEMAS["samples"]
     }
-    weight = columns["weight"]
-    if rows and not (np.isfinite(weight).all() and float(weight.min()) >= 0):
-        raise ProfileFormatError("damaged: a sample's weight is negative or no number")
     return Samples(**columns)
 
 
@@ -364,8 +366,6 @@ def _runs(reader: _Reader) -> tuple[Run, ...]:
         if side in ("dut", "remote"):
             extra[run][f"{side}_cpus"].append(cpu)
     for run, name, value in reader.rows("denominators"):
-        if not (math.isfinite(value) and value >= 0):
-            raise ProfileFormatError(f"damaged: run {run} has {value} as its number of {name!r}")
         extra[run]["denominators"][name] = value
     for run, *value in reader.rows("run_values"):
         extra[run]["values"].append(Value(*value))

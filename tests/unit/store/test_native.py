@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from nsprof import store
 from nsprof.errors import NsprofError, ProfileFormatError
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import (
+    Context,
     Counter,
     Device,
     Event,
@@ -40,7 +41,7 @@ from nsprof.model.profile import (
     Task,
     Value,
 )
-from nsprof.store import native, tables
+from nsprof.store import native, possible, tables
 from tests.profiles import bench_profile, big_profile
 from tests.support import REPO
 
@@ -167,7 +168,7 @@ def test_any_stacks_and_samples_survive(stacks: list[list[str]], data: st.DataOb
     rows = (
         data.draw(st.lists(st.tuples(st.sampled_from(numbers), st.floats(0, 1e300)), max_size=20)) if numbers else []
     )
-    builder.samples(Samples.build(len(rows), stack=[r[0] for r in rows], weight=[r[1] for r in rows]))
+    builder.samples(Samples.build(len(rows), stack=[r[0] for r in rows], weight=[r[1] for r in rows], count=1))
     buffer = io.BytesIO()
     native._write(native._members(builder.build()), buffer)
     buffer.seek(0)
@@ -281,6 +282,38 @@ def _file() -> bytes:
         ("frames", "kind", np.uint8(9)),
         ("denominators", "value", float("-inf")),
         ("run_cpus", "run", np.int32(-1)),
+        ("runs", "own_cpu_s", -1.0),
+        ("runs", "own_cpu_s", 1e9),
+        ("runs", "own_cpu_s", float("nan")),
+        ("runs", "cpu_steal_s", float("inf")),
+        ("runs", "duration_s", -1.0),
+        ("runs", "duration_s", float("nan")),
+        ("runs", "duration_s", float("inf")),
+        ("runs", "started", float("nan")),
+        ("runs", "started", 1e300),
+        ("runs", "cpus", np.int32(-2)),
+        ("runs", "status", np.int32(1 << 20)),
+        ("runs", "run", np.int32(0)),
+        ("runs", "seen", np.int64(-5)),
+        ("runs", "expected", np.int64(-5)),
+        ("runs", "lost_map_full", np.int64(-2)),
+        ("run_cpus", "busy_s", float("inf")),
+        ("run_cpus", "busy_s", -0.5),
+        ("run_cpus", "busy_s", 1e6),
+        ("run_cpus", "side", "neither"),
+        ("denominators", "value", -3.0),
+        ("events", "kind", "foo"),
+        ("events", "period", np.int64(-1)),
+        ("events", "frequency_hz", np.int64(-499)),
+        ("counters", "delta", float("nan")),
+        ("counters", "delta", float("inf")),
+        ("counters", "start", 1e300),
+        ("counters", "scope", "elsewhere"),
+        ("devices", "mtu", np.int64(-1500)),
+        ("namespaces", "role", "owner"),
+        ("samples", "count", np.uint64(0)),
+        ("samples", "count", np.uint64(2**63)),
+        ("samples", "weight", 1e308),
     ],
 )
 def test_numbers_that_lead_nowhere_are_refused(
@@ -289,6 +322,53 @@ def test_numbers_that_lead_nowhere_are_refused(
     bad = rewritten(saved, tmp_path / "bad", table_change(table, set_column(column, value)))
     with pytest.raises(ProfileFormatError, match="damaged"):
         store.load(bad)
+
+
+def test_an_impossible_number_is_told_with_its_place_and_what_must_stand_there(saved: Path, tmp_path: Path) -> None:
+    number = len(store.load(saved).runs)
+    costs = np.where(np.arange(number) == 2, -1.0, 0.1)
+    bad = rewritten(saved, tmp_path / "bad", table_change("runs", set_column("own_cpu_s", costs)))
+    with pytest.raises(ProfileFormatError) as error:
+        store.load(bad)
+    words = "damaged: runs.own_cpu_s of run 3 is -1.0: must be a finite number, 0 or more"
+    assert error.value.message == f"{bad}: {words}"
+    counts = store.load(saved).samples.count.copy()
+    counts[5] = 0
+    bad = rewritten(saved, tmp_path / "bad", table_change("samples", set_column("count", counts)))
+    with pytest.raises(ProfileFormatError, match=r"samples.count in row 5 \(run \d+\) is 0: must be 1 or more"):
+        store.load(bad)
+
+
+def test_every_number_of_a_table_has_a_rule_or_is_checked_where_it_leads() -> None:
+    """A new column cannot be forgotten: it has a rule, or it is unsigned, leads to a row, or is kept as it is."""
+    leading = {"run", "namespace", "device", "stack"}
+    kept = {("run_values", "value"), ("runs", "warmup")}
+    for table, columns in tables.SCHEMAS.items():
+        for column, kind in columns.items():
+            signed = pa.types.is_signed_integer(kind) or pa.types.is_floating(kind)
+            assert not signed or column in leading or (table, column) in kept or column in possible.RULES[table], (
+                f"{table}.{column}"
+            )
+    for table, rules in possible.RULES.items():
+        assert set(rules) <= set(tables.SCHEMAS[table])
+    for table, words in possible.WORDS.items():
+        assert set(words) <= set(tables.SCHEMAS[table])
+
+
+def test_what_is_not_known_is_no_damage(tmp_path: Path) -> None:
+    """An import that knows no time, no CPUs and no losses; a command that a signal ended; a gauge that fell."""
+    run = Run("s", status=-9, cpu_busy_s={0: 0.0}, losses=Losses(-1, -1, -1, -1, -1, -1, -1), dut_cpus=(1,))
+    fell = Counter(0, "netns", 0, "", -1, "sockstat.sockets.used", 3.0, -2.0)
+    store.save(Profile(runs=(run,), counters=(fell,), tasks=(Task(-1, -1, ""),)), tmp_path / "p")
+    again = store.load(tmp_path / "p")
+    assert (again.runs[0].losses.seen, again.counters[0].delta, again.runs[0].status) == (-1, -2.0, -9)
+
+
+def test_a_member_that_is_there_twice_is_named(saved: Path) -> None:
+    with zipfile.ZipFile(saved, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
+        archive.writestr("runs.parquet", b"")
+    with pytest.raises(ProfileFormatError, match=r"damaged: member 'runs\.parquet' twice"):
+        store.load(saved)
 
 
 def test_a_stack_of_frames_that_are_not_there_is_refused(saved: Path, tmp_path: Path) -> None:
@@ -404,40 +484,69 @@ def test_file_type_is_told_by_the_first_bytes(saved: Path) -> None:
     assert store.is_native(saved)
 
 
-def test_duckdb_and_pandas_read_the_tables_without_nsprof(saved: Path, tmp_path: Path) -> None:
-    """The snippet of docs/file-format.md."""
+def _mixed() -> Profile:
+    """All that a report leaves out: idle, the remote end's CPU, other tasks, a warm-up, a failure, a run with probes;
+    and a function that only one of the runs met."""
+    profile = bench_profile(runs=4, hop_runs=1, idle_s=2.0)
+    runs = list(profile.runs)
+    runs[0] = replace(runs[0], warmup=True)
+    runs[3] = replace(runs[3], failed="it broke")
+    samples = profile.samples
+    rare = int(samples.stack[samples.run == 4].min())
+    samples = samples.take((samples.stack != rare) | (samples.run == 4))
+    foreign = samples.take(np.flatnonzero(samples.context == Context.TASK)[:40])
+    ones = np.ones(len(foreign), "u4")
+    profile = profile.with_(namespaces=(*profile.namespaces, Namespace(4026539999, 9)))
+    others = replace(foreign, task_ns=ones * np.uint32(len(profile.namespaces)))
+    remote = replace(foreign, cpu=ones.astype("u2"))
+    columns = {
+        name: np.concatenate([getattr(each, name) for each in (samples, others, remote)])
+        for name in Samples.__dataclass_fields__
+    }
+    return profile.with_(samples=Samples(**columns), runs=tuple(runs))
+
+
+def _reported(file: str) -> dict[tuple[str, str], float]:
+    """(scenario, function) -> ns/transaction as `nsprof report` has them."""
+    found: dict[tuple[str, str], float] = {}
+    for name in ("host", "veth-bridge"):
+        words = [sys.executable, "-m", "nsprof", "report", file, "--scenario", name, "--limit", "0", "--json"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+        for row in json.loads(done.stdout)["scenarios"][0]["functions"]:
+            if row["self_cost"]:
+                found[name, row["name"]] = row["self_cost"]
+    return found
+
+
+def _without_suffix(rows: Iterable[tuple[str, str, float]]) -> dict[tuple[str, str], float]:
+    found: dict[tuple[str, str], float] = {}
+    for scenario, name, cost in rows:
+        key = scenario, name.partition(".")[0]
+        found[key] = found.get(key, 0.0) + cost
+    return found
+
+
+def test_the_recipes_of_the_documentation_count_as_a_report_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     duckdb = pytest.importorskip("duckdb")
-    with zipfile.ZipFile(saved) as archive:
-        archive.extractall(tmp_path / "tables")
-    with duckdb.connect() as database:
-        rows = database.execute(
-            """
-            SELECT r.scenario, f.name, sum(s.weight / d.value) / count(DISTINCT s.run) AS ns
-            FROM 'TABLES/samples.parquet' s
-            JOIN 'TABLES/runs.parquet' r ON r.run = s.run
-            JOIN 'TABLES/denominators.parquet' d ON d.run = s.run AND d.name = 'transaction'
-            JOIN 'TABLES/stacks.parquet' k ON k.stack = s.stack
-            JOIN 'TABLES/frames.parquet' f ON f.frame = k.frames[1]
-            GROUP BY ALL ORDER BY ns DESC
-            """.replace("TABLES", str(tmp_path / "tables"))
-        ).fetchall()
-    assert ("host", "finish_task_switch.isra.0") in [row[:2] for row in rows]
-    import pandas as pd
-
-    frame = pd.read_parquet(tmp_path / "tables" / "samples.parquet")
-    assert frame["weight"].sum() == pytest.approx(bench_profile(hop_runs=1).samples.weight.sum())
-    stacks = pd.read_parquet(tmp_path / "tables" / "stacks.parquet")
-    assert list(stacks["frames"][0]) == bench_profile(hop_runs=1).stacks[0].tolist()
-
-
-def test_the_snippet_of_the_documentation_runs(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store.save(_mixed(), "profile.nsprof")
     text = (REPO / "docs" / "file-format.md").read_text()
+    known = _reported("profile.nsprof")
+    assert len(known) > 15
+    with zipfile.ZipFile("profile.nsprof") as archive:
+        archive.extractall("tables")
+    query = text.split('duckdb -c "')[1].split('"\n```')[0]
+    assert query.endswith(" LIMIT 20")
+    with duckdb.connect() as database:
+        rows = database.execute(query.removesuffix(" LIMIT 20")).fetchall()
+    assert _without_suffix(rows) == pytest.approx(known)
     code = text.split("```python\n")[1].split("```")[0]
-    monkeypatch.chdir(saved.parent)
-    saved.rename("profile.nsprof")
+    code += "import json; print(json.dumps([[*k, v] for k, v in ns.items()]))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert "finish_task_switch.isra.0" in done.stdout
+    assert _without_suffix(json.loads(done.stdout.splitlines()[-1])) == pytest.approx(known)
 
 
 def test_the_documentation_names_every_table_and_column() -> None:
