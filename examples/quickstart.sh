@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is needed, records host-only and veth + bridge traffic, prints the delta table, writes flame graphs.
 #
-#   sudo ./examples/quickstart.sh [SECONDS A RUN]        (default 2; the whole takes about 3 minutes)
+#   sudo ./examples/quickstart.sh [SECONDS A RUN]        (default 2; about a minute, and the set-up)
 #
 # All traffic stays in network namespaces made for it; nothing of this machine's network is touched.
 set -euo pipefail
@@ -42,4 +42,5 @@ $nsprof report --html "$out/report.html" "$out/demo.nsprof" --scenario veth-brid
 [ -z "${SUDO_UID:-}" ] || chown -R "$SUDO_UID:${SUDO_GID:-$SUDO_UID}" out
 echo
 echo "quickstart: open in a browser: $out/report.html, or the flame graphs $out/host.svg  $out/veth-bridge.svg  $out/diff.svg"
+echo "quickstart: 'nsprof' is $PWD/$nsprof here; to have it as a command: sudo ln -s \"$PWD/$nsprof\" /usr/local/bin/nsprof"
 echo "quickstart: next: $nsprof report $out/demo.nsprof --scenario veth-bridge      your own traffic: sudo $nsprof record -- COMMAND"
