@@ -41,6 +41,9 @@ _KERNEL_EVENTS = {
     ("device", "qdisc.drops"): "qdisc drop (kernel)",
 }
 
+#: A probe shed so shortly before the window's end is told in few words: what it missed needs no list.
+_LATE_S = 1.0
+
 _Key = TypeVar("_Key", bound=Hashable)
 
 
@@ -174,15 +177,22 @@ def _shed(side: _Side) -> list[str]:
     """A line a probe that was shed in the side's passes; of several passes the first time, and in how many."""
     reasons = {probe.name: probe.reason for probe in side.profile.probes if probe.state == "shed"}
     times: dict[str, list[float]] = defaultdict(list)
+    left_s: dict[str, float] = defaultdict(float)
     for run in side.runs:
         for name, time_s in side.sheds.by_run.get(run, {}).items():
             times[name].append(time_s)
+            window_s = side.profile.runs[run].duration_s or math.inf
+            left_s[name] = max(left_s[name], window_s - time_s)
     found = []
     for name, seconds in times.items():
         lost = reasons.get(name, "").partition("counted until then only: ")[2]
         passes = f" in {len(seconds)} of {len(side.runs)} passes, first" if len(side.runs) > 1 else ""
         words = f"probe {name} was shed over its budget{passes} {min(seconds):g} s after the window began"
-        found.append(f"{words}; counted until then only: {lost}" if lost else words)
+        if left_s[name] < _LATE_S:
+            words = f"probe {name} was shed{passes.removesuffix(', first')} in the window's last second: no rates"
+        elif lost:
+            words += f"; counted until then only: {lost}"
+        found.append(words)
     return found + [f"probe {name} was shed: {reasons[name].removeprefix('shed ')}" for name in side.sheds.untimed]
 
 

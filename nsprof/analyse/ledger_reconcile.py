@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from nsprof.analyse.ledger_shed import Sheds
 from nsprof.model.ledger import Reconciled
 from nsprof.model.profile import LedgerLine, Profile
+from nsprof.units import counted as in_words
 
 __all__ = ["fragmentation", "reconcile"]
 
@@ -111,7 +112,7 @@ def _shown(profile: Profile, runs: Sequence[int], probes: Sequence[str], fewer: 
         return f"probe {' and '.join(gone)} was refused"
     lost = sum(max(profile.runs[run].losses.map_full, 0) for run in runs)
     if fewer and lost:
-        return f"{lost:,} events of all kinds are missing (table full)"
+        return f"{in_words(lost, 'event')} of all kinds missing (table full)"
     return _UNKNOWN
 
 
@@ -160,10 +161,11 @@ def fragmentation(
         packets = sum(line.calls for line in lines if line.what in ("skb tx", "skb rx"))
         if not packets:
             return "Fragmentation is unknown: no packet was seen at any device."
+        count = in_words(packets, "packet")
         unread = [p for p in profile.probes if p.name in ("xmit", "receive") and "no segments, fragments" in p.reason]
         if unread:
-            return f"Fragmentation is unknown: the headers of {packets:,} packets could not be read (lockdown)."
-        return f"No fragmentation: none of {packets:,} packets seen at {len(seen)} devices was an IP fragment."
+            return f"Fragmentation is unknown: the headers of {count} could not be read (lockdown)."
+        return f"No fragmentation: none of {count} seen at {in_words(len(seen), 'device')} was an IP fragment."
 
     def creates(space: int) -> int:
         return sum(moved.get(space, {}).get(name, 0) for name in ("Ip.FragCreates", "Ip6.FragCreates"))

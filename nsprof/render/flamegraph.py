@@ -27,6 +27,7 @@ from nsprof.render.flamegraph_text import (
     percent,
     script_json,
 )
+from nsprof.units import counted
 
 __all__ = [
     "GONE_PATTERN",
@@ -103,7 +104,7 @@ def fold_note(frames: int, share: float, threshold: float) -> str:
     if not frames:
         return ""
     return (
-        f"{frames:,} frames narrower than {100 * threshold:.2g} % of the whole are drawn together as "
+        f"{counted(frames, 'frame')} narrower than {100 * threshold:.2g} % of the whole drawn together as "
         f"'narrower frames': {percent(share, 2)} of the width."
     )
 

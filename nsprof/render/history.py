@@ -46,7 +46,7 @@ def history_parts(history: History) -> list[Part]:
             Cell(f"<- {point.mark}" if point.mark else "", style),
         ]
         rows.append(tuple(cells))
-    parts: list[Part] = [Heading(f"{history.scenario}: {history.unit} over {len(rows)} files", 1)]
+    parts: list[Part] = [Heading(f"{history.scenario}: {history.unit} over {counted(len(rows), 'file')}", 1)]
     parts.append(Grid(tuple(columns), tuple(rows)))
     if history.notes:
         parts.append(Lines(history.notes, "dim", bullet=True))

@@ -53,8 +53,8 @@ def _named(name: str) -> str:
 
 def _until(text: str, shed_s: float, base_shed_s: float = math.nan) -> str:
     """An event with until when it was counted, where that is not the window's end."""
-    said = [] if math.isnan(base_shed_s) else [f"base until shed at {base_shed_s:g} s"]
-    said += [] if math.isnan(shed_s) else [f"until shed at {shed_s:g} s"]
+    said = [] if math.isnan(base_shed_s) else [f"base until {base_shed_s:g} s"]
+    said += [] if math.isnan(shed_s) else [f"until {shed_s:g} s"]
     return f"{text} ({', '.join(said)})" if said else text
 
 
@@ -96,7 +96,7 @@ def _hops(report: LedgerReport, limit: int) -> Grid:
 
     first = report.hops[0]  # a probe stands for all devices
     queued, sent, received = (
-        f"\nuntil shed\nat {shed_s:g} s" if not math.isnan(shed_s) else ""
+        f"\nuntil {shed_s:g} s" if not math.isnan(shed_s) else ""
         for shed_s in (first.queued_shed_s, first.sent_shed_s, first.received_shed_s)
     )
     columns = (

@@ -9,6 +9,7 @@ from nsprof.model.results import CostReport, DeltaRow, DiffReport, Interval, Sce
 from nsprof.render.flamegraph_text import clean, cost_text, counted_at, delta_text, escape, per_noun, percent
 from nsprof.render.page_charts import bare, run_points, topology, value_text, waterfall
 from nsprof.render.page_model import BY_CAUSE, Card, Facts, LedgerEntry, PageContent
+from nsprof.units import counted
 
 __all__ = [
     "alarms",
@@ -153,7 +154,7 @@ def headline(content: PageContent) -> tuple[str, str]:
     lead = f"{each} {cost_text(report.total, unit, per)}" + (f", of which {clean(parts)}." if parts else ".")
     return (
         lead,
-        f"{report.runs} run{'s' if report.runs != 1 else ''}, {report.samples:,} samples; no baseline was given.",
+        f"{counted(report.runs, 'run')}, {counted(report.samples, 'sample')}; no baseline was given.",
     )
 
 

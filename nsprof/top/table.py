@@ -12,6 +12,7 @@ from nsprof.render.top import FunctionLine, TopRow, TopView
 from nsprof.top import SORTS, TopOptions
 from nsprof.top.devices import STILL, Devices, Rate
 from nsprof.top.watch import Cell, RowKey, Snapshot
+from nsprof.units import counted
 
 __all__ = ["HELP", "State", "cells_of", "row_dict", "rows_of", "view_of"]
 
@@ -271,7 +272,7 @@ def _head(snapshot: Snapshot, devices: Devices, state: State, shown: int) -> tup
     )
     loss = "loss unknown" if math.isnan(lost) else f"{lost * 100:.1f} % lost"
     second = (
-        f"{len(devices.paths):,} namespaces, {shown:,} rows  {snapshot.samples:,} samples in "
+        f"{counted(len(devices.paths), 'namespace')}, {counted(shown, 'row')}  {snapshot.samples:,} samples in "
         f"{snapshot.seconds:.1f} s, {loss}  own cost {100 * snapshot.own_s / snapshot.seconds:.1f} % of one CPU"
     )
     return first, second

@@ -204,7 +204,7 @@ def test_a_shed_side_of_a_comparison_has_no_difference() -> None:
     row = next(row for row in report.events if row.what == "UDP sent")
     assert (row.base, math.isnan(row.new)) == (0.5, True)
     text = markdown(ledger_parts(report))
-    assert "UDP sent (until shed at 0.5 s)" in text
+    assert "UDP sent (until 0.5 s)" in text
     swapped = ledger(whole, baseline=made(*STREAM, probes=SHED))
     row = next(row for row in swapped.events if row.what == "UDP sent")
     assert (math.isnan(row.base), row.new, row.base_shed_s) == (True, 0.5, 0.5)
@@ -289,3 +289,19 @@ def test_tables_fit_the_terminal_and_never_send_a_names_escapes(width: int) -> N
     assert max(map(len, out.getvalue().splitlines())) <= width
     assert "\x1b" not in out.getvalue()
     assert "\x1b" not in markdown(ledger_parts(ledger(profile)))
+
+
+def test_one_device_is_not_devices() -> None:
+    report = ledger(made(("skb tx", "MTU 1500", "c:eth0", 1, 100)))
+    assert report.fragmentation == "No fragmentation: none of 1 packet seen at 1 device was an IP fragment."
+
+
+def test_a_probe_shed_in_the_last_second_is_told_shortly() -> None:
+    late = ledger(
+        made(*STREAM, probes=(shed("queue", "net_dev_queue", 1.6), shed("xmit", "net_dev_start_xmit", 0.5)))
+    )
+    assert late.alarms == (
+        "probe queue was shed in the window's last second: no rates",
+        "probe xmit was shed over its budget 0.5 s after the window began; counted until then only: packets",
+    )
+    assert math.isnan(next(row.new for row in late.events if row.what == "UDP sent"))
