@@ -42,8 +42,8 @@ _ANSWERS = {
 _MAIL_WIDTH = 72
 #: Other load is named from this share of the busy time on.
 _OTHERS = 0.01
-#: How the notes begin that tell what became of the traffic (nsprof.analyse.scenarios.outcome_notes).
-_OUTCOME = ("throughput ", "retransmitted segments ")
+#: How the notes begin that tell what became of the traffic (nsprof.analyse.scenarios.outcome_notes, causes.engine).
+_OUTCOME = ("throughput ", "retransmitted segments ", "datagrams sent and not received")
 
 
 def amount(value: float, measure: Measure, *, sign: bool = True, beside: float = 0.0) -> str:

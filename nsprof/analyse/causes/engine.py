@@ -18,7 +18,7 @@ from nsprof.analyse.causes.annexes import Annexes
 from nsprof.analyse.causes.case import Case, case_of
 from nsprof.analyse.causes.evidence import Ownership
 from nsprof.analyse.causes.judged import Judged, established, repeats
-from nsprof.analyse.causes.look import full_share, read_share
+from nsprof.analyse.causes.look import full_share, not_received, read_share
 from nsprof.analyse.causes.others import tasks_known, theirs
 from nsprof.analyse.causes.owners import Claims, claims_of
 from nsprof.analyse.causes.registry import rules as all_rules
@@ -108,6 +108,7 @@ class _Engine:
         accepted = self._settle(self._absorb(judged))
         shares = self._attribute(accepted)
         self._note_others()
+        self._note_lost()
         self.owned = Ownership(
             self.claims, self._owners(accepted), self.heirs, self.costs[1].mean(axis=1) - self.costs[0].mean(axis=1),
             self.sides.functions.name, self.rules,
@@ -194,6 +195,13 @@ class _Engine:
                     f"other load: {part:.0%} of {title}'s cost are softirqs in system calls of tasks in other "
                     "namespaces; no cause is drawn from them"
                 )
+
+    def _note_lost(self) -> None:
+        """Say what of the datagrams sent was paid for in vain."""
+        lost = [not_received(side) for side in (self.case.base, self.case.new)]
+        if not any(map(math.isnan, lost)) and max(lost) >= _OTHERS:
+            words = (f"{part:.0%} in {title}" for part, title in zip(lost, self.sides.titles, strict=True))
+            self.notes.append(f"datagrams sent and not received, by the workload's own count: {', '.join(words)}")
 
     # -- attribution
 

@@ -40,6 +40,7 @@ __all__ = [
     "no_device",
     "no_qdisc",
     "none_of",
+    "not_received",
     "offload_lost",
     "own_shares",
     "qdisc_differs",
@@ -200,6 +201,13 @@ def read_share(side: Side) -> float:
     sent = side.total("Udp.OutDatagrams", "Udp6.OutDatagrams", scope="netns").sum()
     got = side.total("Udp.InDatagrams", "Udp6.InDatagrams", scope="netns").sum()
     return float(got / sent) if sent else 1.0
+
+
+def not_received(side: Side) -> float:
+    """Of the datagrams that the workload sent by its own count, the part that its other end did not receive; nan
+    where it does not count both."""
+    sent, got = (side.values(f"datagrams_{end}").sum() for end in ("sent", "received"))
+    return float(max(0.0, 1 - got / sent)) if sent > 0 and len(side.values("datagrams_received")) else float("nan")
 
 
 def skbs_per_unit(case: Case) -> float:

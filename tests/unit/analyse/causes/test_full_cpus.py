@@ -151,3 +151,17 @@ def test_packets_over_loopback_leave_by_a_device_too(
     e = _told(profile.with_(counters=tuple(rows)))
     (found,) = [f for f in e.findings if f.cause == "extra-hop-veth"]
     assert any(f"packets leave through {words}, " in x.text for x in found.evidence)
+
+
+@pytest.mark.parametrize(
+    ("received", "words"),
+    [((1_000.0, 670.0), "0% in clean, 33% in fault"), ((999.0, 995.0), ""), ((1_000.0, None), "")],
+)
+def test_datagrams_that_nobody_received_are_told(received: tuple[float, float | None], words: str) -> None:
+    def values(got: float | None) -> dict[str, Any]:
+        counts = {"datagrams_sent": 1_000.0, "datagrams_received": got}
+        return {"values": tuple(Value(k, v, "datagrams", "netperf") for k, v in counts.items() if v is not None)}
+
+    said = _said(_told(pair({}, fields=tuple(map(values, received)))))
+    note = "note: datagrams sent and not received, by the workload's own count: "
+    assert (f"{note}{words}" in said) if words else (note not in said)
