@@ -68,10 +68,14 @@ def test_panic_hang_and_failing_command_are_one_line_each() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_no_qemu_is_left_running(number: signal.Signals) -> None:
+def test_no_qemu_is_left_running(number: signal.Signals, tmp_path: Path) -> None:
     before = _qemus()
     running = subprocess.Popen(
-        _argv("--scenario", "host,veth-bridge"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        _argv("--scenario", "host,veth-bridge"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},  # what a killed one leaves is nobody else's to find
     )
     try:
         deadline = time.monotonic() + 90
