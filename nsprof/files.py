@@ -34,7 +34,8 @@ __all__ = [
 
 def near_names(path: str | os.PathLike[str], *, suffix: str = ".nsprof", directories: bool = False) -> str:
     """What may have been meant by a file that is not there, in words for a hint: names like it in its folder, else
-    the files with `suffix` there, newest first; "" where there is nothing to offer. Or the same of `directories`.
+    the files with `suffix` there, newest first; "" where there is nothing to offer. Of `directories` only those with
+    a name like it.
     """
     place = Path(path)
     try:
@@ -52,6 +53,8 @@ def near_names(path: str | os.PathLike[str], *, suffix: str = ".nsprof", directo
     found = [str(place.parent / name) for name in dict.fromkeys(near)][:3]
     if found:
         return f"did you mean {' or '.join(found)}?"
+    if directories:
+        return ""  # whatever else is in the folder has nothing to do with it
     with_suffix.sort(key=lambda name: _changed(place.parent / name), reverse=True)
     listed = ", ".join(str(place.parent / name) for name in with_suffix[:6])
     more = f", and {len(with_suffix) - 6} more" if len(with_suffix) > 6 else ""

@@ -66,9 +66,7 @@ def describe(profile: Profile) -> dict[str, Any]:
         "events": events,
         "runs": runs,
         "probes": profile.probes,
-        "namespaces": [
-            {"label": n.label, "inode": n.inode, "cookie": n.cookie, "role": n.role} for n in profile.namespaces
-        ],
+        "namespaces": _namespaces(profile),
         "devices": [
             {"namespace": profile.namespace_label(d.namespace), "ifindex": d.ifindex, "name": d.name, "kind": d.kind}
             for d in profile.devices
@@ -78,6 +76,38 @@ def describe(profile: Profile) -> dict[str, Any]:
         "counters": len(profile.counters),
         "ledger_lines": len(profile.ledger),
     }
+
+
+def _namespaces(profile: Profile) -> list[dict[str, Any]]:
+    """Every namespace with the runs in which something was recorded of it, and the devices that are known of it."""
+    import numpy as np
+
+    runs: list[set[int]] = [set() for _ in range(len(profile.namespaces) + 1)]
+    devices: list[dict[str, None]] = [{} for _ in runs]
+    samples = profile.samples
+    for column in (samples.task_ns, samples.hop_ns):
+        pairs = np.unique(column.astype("u8") << np.uint64(32) | samples.run)
+        for pair in pairs.tolist():
+            runs[pair >> 32].add(pair & 0xFFFFFFFF)
+    for device in profile.devices:
+        devices[device.namespace][device.name] = None
+    for row in profile.counters:
+        runs[row.namespace].add(row.run)
+        if row.device:
+            devices[row.namespace][row.device] = None
+    for line in profile.ledger:
+        runs[line.namespace].add(line.run)
+    return [
+        {
+            "label": n.label,
+            "inode": n.inode,
+            "cookie": n.cookie,
+            "role": n.role,
+            "runs": sorted(runs[i]),
+            "devices": list(devices[i]),
+        }
+        for i, n in enumerate(profile.namespaces, 1)
+    ]
 
 
 @click.command(short_help="What is in a profile.")

@@ -50,8 +50,7 @@ def info_parts(info: Mapping[str, Any]) -> list[Part]:
     if attached:
         parts += [gap(), _probes(attached)]
     parts += _not_attached(info["probes"])
-    if info["namespaces"]:
-        parts += [gap(), _namespaces(info)]
+    parts += _namespaces(info)
     host = meta.get("host")
     if isinstance(host, Mapping) and host:
         parts += [gap(), Heading("Host"), Lines(tuple(_host(host)))]
@@ -106,7 +105,7 @@ def _runs(runs: Sequence[Mapping[str, Any]]) -> Grid:
         lost = run["lost_share"]
         rows.append(
             (
-                str(run["run"]),
+                str(run["run"] + 1),
                 Cell(run["scenario"]),
                 run["kernel"],
                 f"{run['duration_s']:.1f}",
@@ -128,7 +127,24 @@ def _runs(runs: Sequence[Mapping[str, Any]]) -> Grid:
         Column("probes", right=False, keep=4),
         Column("", right=False),
     )
-    return Grid(columns, tuple(rows))
+    return _used(columns, rows)
+
+
+def _used(columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]]) -> Grid:
+    """A table of the columns in which some row has something."""
+    kept = [n for n in range(len(columns)) if any(cell != "" and cell != Cell("") for cell in (r[n] for r in rows))]
+    return Grid(tuple(columns[n] for n in kept), tuple(tuple(row[n] for n in kept) for row in rows))
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """Run numbers from 0 as they are read, from 1: "1-3 5"."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1]:
+            spans[-1][1] = number + 1
+        else:
+            spans.append([number + 1, number + 1])
+    return " ".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
 
 
 def _probes(probes: Sequence[Any]) -> Grid:
@@ -166,25 +182,27 @@ def _not_attached(probes: Sequence[Any]) -> list[Part]:
     return parts
 
 
-def _namespaces(info: Mapping[str, Any]) -> Grid:
-    devices: dict[str, list[str]] = {}
-    for device in info["devices"]:
-        devices.setdefault(device["namespace"], []).append(device["name"])
-    # A host with thousands of pods: those that something is known of come first, and the rest is counted.
-    spaces = sorted(info["namespaces"], key=lambda n: (not n["role"], n["label"].startswith("net:[")))
-    rows = [
-        (Cell(n["label"]), str(n["inode"]), n["role"], " ".join(devices.get(n["label"], [])))
+def _namespaces(info: Mapping[str, Any]) -> list[Part]:
+    """Those of which something was recorded, with the runs and the devices; the rest of the machine's is counted."""
+    known = [n for n in info["namespaces"] if n["runs"] or n["role"]]
+    # A host with thousands of pods: those that something is known of come first.
+    spaces = sorted(known, key=lambda n: (not n["role"], n["label"].startswith("net:[")))
+    rows: list[tuple[Cell | str, ...]] = [
+        (Cell(n["label"]), str(n["inode"]), n["role"], _spans(n["runs"]), " ".join(n["devices"]))
         for n in spaces[:_SPACES]
     ]
-    if len(spaces) > _SPACES:
-        rows.append((Cell(f"... {len(spaces) - _SPACES} more (--json)", "dim"), "", "", ""))
     columns = (
         Column("Namespace", right=False, wrap=True),
         Column("inode", keep=2),
         Column("role", right=False, keep=1),
+        Column("runs", right=False, keep=3),
         Column("devices", right=False, wrap=True),
     )
-    return Grid(columns, tuple(rows))
+    parts: list[Part] = [gap(), _used(columns, rows)] if rows else []
+    others = len(info["namespaces"]) - len(known)
+    left = [f"{len(spaces) - _SPACES} more"] if len(spaces) > _SPACES else []
+    left += [f"{counted(others, 'namespace')} of which nothing was recorded"] if others else []
+    return [*parts, Lines((f"... {', '.join(left)} (--json)",), "dim")] if left else parts
 
 
 def _host(host: Mapping[str, Any]) -> list[str]:

@@ -16,7 +16,7 @@ import pytest
 
 from nsprof import store
 from nsprof.cli.main import run
-from nsprof.model.profile import Losses, ProbeInfo
+from nsprof.model.profile import Losses, Namespace, ProbeInfo
 from tests.profiles import HOST_COSTS, bench_profile
 
 
@@ -201,6 +201,47 @@ def test_info_tells_what_is_there(place: Path, capsys: pytest.CaptureFixture[str
     assert [s["runs"] for s in document["scenarios"]] == [4, 4]
     assert document["events"][0]["samples"] == int(bench_profile(hop_runs=1).samples.count.sum())
     assert document["runs"][0]["denominators"]["transaction"] == 20_000
+
+
+def test_info_counts_runs_as_its_warnings_do(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profile = bench_profile(runs=2)
+    runs = [replace(run, warnings=("odd",) if number == 3 else ()) for number, run in enumerate(profile.runs)]
+    store.save(profile.with_(runs=tuple(runs)), place / "w.nsprof")
+    out = call(capsys, "info", "w.nsprof")[1]
+    table = [line.split() for line in out.split("Run ")[1].split("\n\n")[0].splitlines()[1:]]
+    assert [row[:2] for row in table] == [["1", "host"], ["2", "veth-bridge"], ["3", "host"], ["4", "veth-bridge"]]
+    assert "WARNING: run 4: odd" in out
+    document = json.loads(call(capsys, "info", "w.nsprof", "--json")[1])
+    assert [run["run"] for run in document["runs"]] == [0, 1, 2, 3]
+
+
+def test_info_lists_the_namespaces_of_which_something_was_recorded(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = bench_profile(runs=2)
+    others = [Namespace(4026540000 + n, n + 100) for n in range(42)]
+    store.save(profile.with_(namespaces=(*profile.namespaces, *others)), place / "n.nsprof")
+    out = call(capsys, "info", "n.nsprof")[1]
+    table = out.split("Namespace ")[1].split("... ")[0].splitlines()[1:]
+    assert [" ".join(line.split()) for line in table] == [
+        "host 4026531840 host 1-4 w0",
+        "c0 4026532100 container 2 4 eth0",
+    ]
+    assert "... 42 namespaces of which nothing was recorded (--json)" in out
+    assert "net:[4026540001]" not in out and "probes" not in out.split("Run ")[1].splitlines()[0]
+    found = json.loads(call(capsys, "info", "n.nsprof", "--json")[1])["namespaces"]
+    assert [(n["runs"], n["devices"]) for n in found[:3]] == [([0, 1, 2, 3], ["w0"]), ([1, 3], ["eth0"]), ([], [])]
+
+
+def test_what_is_near_a_directory_that_is_not_there_is_only_said_if_it_is_like_it(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("results", "unrelated"):
+        (place / name).mkdir()
+    assert "did you mean resultz" not in call(capsys, "history", "resultz")[2]
+    assert "did you mean results?" in call(capsys, "history", "resultz")[2]
+    err = call(capsys, "history", "zzzzzzzz")[2]
+    assert "unrelated" not in err and "results" not in err.replace("results/", "")
 
 
 def test_probes_refused_for_one_reason_are_told_together(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
