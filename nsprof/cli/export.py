@@ -12,6 +12,9 @@ from nsprof.cli.common import open_profile, refuse_own_input
 from nsprof.errors import UsageError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from nsprof.model.profile import Profile
 
 __all__ = ["command"]
@@ -94,25 +97,86 @@ def command(
     if output == "-":
         export(opened, form, sys.stdout.buffer, **options)
         sys.stdout.buffer.flush()
+        _tell(opened, form, event, scenario, value, always=False)
         return
     from nsprof.files import replacing
 
     with replacing(output) as stream:
         export(opened, form, stream, **options)
+    _tell(opened, form, event, scenario, value)
     if as_json:
         _tell_json(opened, form, output, event, scenario)
 
 
-def _tell_json(profile: Profile, form: str, output: str, event: str | None, scenario: str | None) -> None:
+#: format -> what its numbers are; the others hold a row a sample, or values of runs
+_NUMBERS = {
+    "folded": "samples",
+    "raw": "samples",
+    "speedscope": "{unit}, no counts",
+    "chrometrace": "{unit}, no counts",
+    "pprof": "samples and {unit}",
+    "firefox": "{unit}",
+}
+
+
+def _tell(
+    profile: Profile, form: str, event: str | None, scenario: str | None, value: str | None, *, always: bool = True
+) -> None:
+    """One line on what the numbers of an export are: it holds all that was sampled, a report a part of it. A pipe is
+    told (not `always`) only where the two differ."""
+    from nsprof.cli.common import tell
+    from nsprof.units import counted
+
+    if form not in _NUMBERS:
+        return
+    chosen = _chosen(profile, event, scenario)
+    samples = profile.samples.take(chosen)
+    units = dict.fromkeys(profile.events[i].unit for i in sorted(set(samples.event.tolist())))
+    shown = (
+        {"folded": "{unit}", "raw": "{unit}"}
+        if value == "weight" or (list(units) != ["ns"] and value is None)
+        else {}
+    )
+    words = shown.get(form, _NUMBERS[form]).format(unit=" and ".join(units) or "weights")
+    total = int(samples.count.sum())
+    line = f"{form}: {words}; {total:,} samples of {counted(len(set(samples.run.tolist())), 'run')} added up"
+    names = dict.fromkeys(profile.events[i].name for i in sorted(set(samples.event.tolist())))
+    reported = _reported(profile, list(names), scenario)
+    if reported is not None and reported != total:
+        line += f"; nsprof report counts {reported:,}: no idle, remote or other load, no warm-ups or runs with probes"
+    elif not always:
+        return
+    tell(line, who="")
+
+
+def _reported(profile: Profile, events: list[str], scenario: str | None) -> int | None:
+    """How many of the samples `nsprof report` counts without options, over all scenarios; None where it refuses."""
+    from nsprof.analyse.selection import scenario_names, view
+    from nsprof.errors import NsprofError
+
+    total = 0.0
+    try:
+        for name in scenario_names(profile) if scenario is None else (scenario,):
+            total += sum(float(view(profile, scenario=name, event=event).count.sum()) for event in events)
+    except NsprofError:
+        return None
+    return round(total)
+
+
+def _chosen(profile: Profile, event: str | None, scenario: str | None) -> NDArray[np.bool_]:
+    """Which sample rows an export holds."""
     import numpy as np
 
+    runs = [n for n, run in enumerate(profile.runs) if scenario in (None, run.scenario)]
+    events = [n for n, each in enumerate(profile.events) if event in (None, each.name)]
+    return np.isin(profile.samples.run, runs) & np.isin(profile.samples.event, events)
+
+
+def _tell_json(profile: Profile, form: str, output: str, event: str | None, scenario: str | None) -> None:
     from nsprof.cli.common import write_json
 
-    samples = profile.samples
     names = [e.name for e in profile.events]
-    runs = [n for n, run in enumerate(profile.runs) if scenario in (None, run.scenario)]
-    events = [n for n, name in enumerate(names) if event in (None, name)]
-    chosen = samples.count[np.isin(samples.run, runs) & np.isin(samples.event, events)]
+    chosen = profile.samples.count[_chosen(profile, event, scenario)]
     file = Path(output)
     write_json(
         "export",

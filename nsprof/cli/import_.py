@@ -83,7 +83,8 @@ def _tell(profile: Profile, target: str) -> None:
         tell(str(note), who="")
     if target != "-":
         total = int(profile.samples.count.sum())
-        tell(f"{total:,} samples, {len(profile.stacks):,} stacks: {target}", who="")
+        entries = all(source["importer"] == "speedscope" for source in _sources(profile))  # which may be many ticks
+        tell(f"{total:,} {'entries' if entries else 'samples'}, {len(profile.stacks):,} stacks: {target}", who="")
         tell(f"next: {own_name()} report {shell_word(target)}", who="")
 
 

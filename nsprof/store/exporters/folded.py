@@ -15,6 +15,7 @@ from nsprof.store.exporters.select import cleaned, one_event, prefixes, rows_of,
 __all__ = ["frame_text", "values_of", "write"]
 
 _CHUNK = 20_000
+_REMARKS = ("#", "//")  # what readers take for a remark; a space before it tells that it is none
 
 
 def frame_text(profile: Profile, index: int, *, marks: bool = False) -> str:
@@ -64,7 +65,8 @@ def write(
         frames = profile.stacks[stack][::-1].tolist()
         body = ";".join(texts[f] for f in frames) or "[unknown]"
         shown = int(weight) if weight == int(weight) else repr(weight)
-        lines.append(f"{above[prefix]}{body} {shown}\n")
+        line = f"{above[prefix]}{body} {shown}\n"
+        lines.append(f" {line}" if line.startswith(_REMARKS) else line)
         if len(lines) >= _CHUNK:
             stream.write("".join(lines).encode("utf-8", "backslashreplace"))
             lines.clear()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from nsprof.errors import ProfileFormatError, UsageError
+from nsprof.escape import shell_word
 from nsprof.files import near_names
 from nsprof.model.profile import Profile
 
@@ -138,7 +139,7 @@ def _bounded(stream: IO[bytes], name: str, forced: bool) -> memoryview:
     """What a pipe or device gives, unless it gives nothing that can be read, or has no end (/dev/zero)."""
     head = stream.read(_HEAD)
     if head and not forced and not _detect(_peek(head)):
-        raise _unknown(name)
+        raise _unknown(name, head)
     whole = bytearray(head)
     limit = min(_MAX_UNPACKED, _available_bytes() // 4)
     while piece := stream.read(1 << 20):
@@ -191,7 +192,14 @@ def is_recording(where: Path) -> bool:
         return False
 
 
-def _unknown(name: str) -> ProfileFormatError:
+def _is_profile(head: bytes) -> bool:
+    return head[:4] == b"PK\x03\x04" and head[30:38] == b"mimetype"
+
+
+def _unknown(name: str, head: bytes) -> ProfileFormatError:
+    if _is_profile(head):
+        shown = "-" if name == "standard input" else shell_word(name)
+        return ProfileFormatError(f"{name}: is a profile of nsprof already", f"nsprof report {shown}")
     return ProfileFormatError(
         f"{name}: none of the formats that can be imported", f"formats: {', '.join(FORMATS)} (--format names one)"
     )
@@ -203,9 +211,10 @@ def _read(
     if not len(buf):
         raise ProfileFormatError(f"{name}: the file is empty")
     buf, cut = _unpack(buf, name)
-    found = format or _detect(bytes(buf[:_HEAD]))
-    if not found:
-        raise _unknown(name)
+    head = bytes(buf[:_HEAD])
+    found = format or _detect(head)
+    if not found or _is_profile(head):
+        raise _unknown(name, head)
     if (kallsyms or vmlinux) and found != "perf.data":
         raise UsageError(
             f"{name} is {found}, whose names are resolved: --kallsyms and --vmlinux serve perf.data only"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -377,7 +378,8 @@ def _profile(name: str, got: _Gathered, notes: list[str]) -> Profile:
     plain, _ = a.context_column(frames.table.frames(), stacks)
     stack = of_row[table[:, 0]] if len(table) else table[:, 0]
     context = np.where(where[:, 5] >= 0, where[:, 5], plain[stack] if len(stack) else 0)
-    guess = np.where(known >= 0, known, np.ceil(np.abs(weight)) if _counts_itself(events) else 1)
+    # A weight that no sample stands for (another tool rounded it away) is still of one at least.
+    guess = np.where(known > 0, known, np.ceil(np.abs(weight)) if _counts_itself(events) else 1)
     names = [scenario for scenario, _ in labels.runs] or [""]
     made = a.Rows(
         event=number[table[:, 1]],
@@ -408,7 +410,11 @@ def _profile(name: str, got: _Gathered, notes: list[str]) -> Profile:
         losses=a.no_losses(),
     )
     comments = [message.text(c) for c in message.comments if message.text(c)]
-    meta = a.source_meta("pprof", name, [*notes, *comments])
+    several = max(Counter(names).values())
+    means = [f"{several} runs of one scenario: figures that are not per unit of work are the mean of a run"] * (
+        several > 1
+    )
+    meta = a.source_meta("pprof", name, [*notes, *means, *comments])
     profile = a.assemble(made, frames.table.frames(), stacks, run=run, meta=meta)
     more = tuple(Run(scenario=n, losses=a.no_losses()) for n in names[1:65536])
     devices = tuple(Device(ns, 0, dev) for ns, dev in labels.devices)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nsprof.errors import ProfileFormatError
 from nsprof.model.profile import Event, FrameKind, Profile, Run
@@ -155,7 +156,7 @@ def _convert(data: dict[str, Any], name: str, cut: str) -> tuple[Profile, bool]:
         else:
             raise ValueError(f"profile type {profile['type']!r}")
     stacks, of_stack = a.unique_stacks(np.array(tables.flat, "u4"), np.array(tables.offsets, "i8"))
-    weight = np.array([r[3] for r in tables.rows], "f8")
+    weight = _whole(np.array([r[3] for r in tables.rows], "f8"))
     if not np.isfinite(weight).all():
         raise ValueError("weights that are no numbers")
     columns = np.array([r[:3] for r in tables.rows], "i8").reshape(-1, 3)
@@ -172,10 +173,20 @@ def _convert(data: dict[str, Any], name: str, cut: str) -> tuple[Profile, bool]:
     )
     if tables.open_at_end:
         notes.append(f"damaged: {tables.open_at_end} frames are opened and never closed, or closed out of order")
+    damaged = bool(notes)
+    notes.append(
+        "the format holds weights, not counts: each of its entries counts as one sample here, whatever it weighs"
+    )
     run = Run(scenario=str(data.get("name") or Path(name).name), losses=a.no_losses())
     meta = a.source_meta("speedscope", name, notes, exporter=str(data.get("exporter", "")))
     frames = tables.table.frames()
-    return a.assemble(rows, frames, stacks, run=run, meta=meta), bool(notes)
+    return a.assemble(rows, frames, stacks, run=run, meta=meta), damaged
+
+
+def _whole(weight: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Whole nanoseconds (or bytes) again, where the way through seconds as binary fractions cost the last digit."""
+    near = np.rint(weight)
+    return np.where(np.abs(weight - near) <= 4 * np.spacing(np.abs(weight)), near, weight)
 
 
 _THREAD = re.compile(r'(?:.*: )?(?:Thread (?:0x)?)(\d{1,18}) "(.*)"', re.DOTALL)

@@ -16,7 +16,9 @@ import pytest
 import zstandard
 
 from nsprof import store
+from nsprof.model.profile import Context
 from nsprof.store.importers.perfdata import header as h
+from tests.profiles import bench_profile
 from tests.support import REPO
 from tests.unit.cli.json_schema import check, interfaces
 from tests.unit.importers.perfdata_file import Event, PerfData, Sample
@@ -48,6 +50,30 @@ def test_import_and_export_work_in_a_pipe(tmp_path: Path) -> None:
     assert nsprof("import", "-", "-o", out, stdin=b"a;b 3\na;c 4\n").returncode == 0
     done = nsprof("export", out, "--format", "folded")
     assert (done.returncode, done.stdout) == (0, b"a;b 3\na;c 4\n")
+
+
+def test_a_profile_is_not_imported_but_called_one(tmp_path: Path) -> None:
+    store.save(bench_profile(runs=1), tmp_path / "x.nsprof")
+    before = (tmp_path / "x.nsprof").read_bytes()
+    done = nsprof("import", tmp_path / "x.nsprof", "-o", tmp_path / "o.nsprof")
+    assert done.returncode == 1 and not (tmp_path / "o.nsprof").exists()
+    assert b"x.nsprof: is a profile of nsprof already" in done.stderr and b"report" in done.stderr
+    assert b"is a profile of nsprof already" in nsprof("import", "-", "-o", tmp_path / "o", stdin=before).stderr
+
+
+def test_an_export_says_what_a_report_leaves_out_of_it(tmp_path: Path) -> None:
+    profile = bench_profile(runs=2, idle_s=2.0)
+    store.save(profile, tmp_path / "x.nsprof")
+    total = int(profile.samples.count.sum())
+    counted = int(profile.samples.count[profile.samples.context != Context.IDLE].sum())
+    for form, numbers in [("folded", "samples"), ("pprof", "samples and ns"), ("speedscope", "ns, no counts")]:
+        done = nsprof("export", tmp_path / "x.nsprof", "-f", form, "-o", tmp_path / "o")
+        said = f"{form}: {numbers}; {total:,} samples of 4 runs added up; nsprof report counts {counted:,}: no idle,"
+        assert done.stderr.decode().startswith(said)
+    piped = nsprof("export", tmp_path / "x.nsprof", "-f", "folded", "--scenario", "host")
+    assert b"samples of 2 runs added up; nsprof report counts" in piped.stderr
+    store.save(bench_profile(runs=2), tmp_path / "x.nsprof")
+    assert nsprof("export", tmp_path / "x.nsprof", "-f", "folded").stderr == b""
 
 
 def test_reading_commands_take_other_tools_files_directly() -> None:

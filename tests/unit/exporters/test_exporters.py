@@ -23,13 +23,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from nsprof import store
 from nsprof.errors import EvidenceError, UsageError
-from nsprof.model.profile import Context, Event, FrameKind, Profile
+from nsprof.model.builder import ProfileBuilder
+from nsprof.model.profile import Context, Event, FrameKind, Profile, Run, Samples
 from nsprof.store.exporters import FORMATS
 from nsprof.store.importers import detect, import_file
 from nsprof.store.importers.folded import import_folded
 from nsprof.store.importers.pprof import import_pprof
 from nsprof.store.importers.speedscope import import_speedscope
+from tests.profiles import bench_profile
 from tests.support import REPO, need
 from tests.unit.exporters.pprof_schema import Profile as PprofMessage
 from tests.unit.exporters.support import by_stack, npm, profiles, sample_profile, written
@@ -78,6 +81,17 @@ def test_folded_names_cannot_break_lines() -> None:
     lines = written(sample_profile(), "folded", roots=("comm",)).decode().splitlines()
     assert any(line.startswith('a"b:c?;') for line in lines)
     assert all(line.rpartition(" ")[2].isdigit() for line in lines)
+
+
+@pytest.mark.parametrize("name", ["#", "# x", "//anon", "#;"])
+def test_a_stack_that_looks_like_a_remark_comes_back(name: str) -> None:
+    builder = ProfileBuilder()
+    builder.event(Event("e", "ns"))
+    builder.runs.append(Run("s"))
+    builder.samples(Samples.build(1, stack=builder.stack([builder.frame(name)]), count=3, weight=30.0))
+    got, damaged = import_folded(memoryview(written(builder.build(), "folded")), "t")
+    assert not damaged and int(got.samples.count.sum()) == 3
+    assert [n.strip() for n in got.frames.name] == [name.replace(";", ":")]
 
 
 def test_several_events_are_never_added_on_the_way_out() -> None:
@@ -199,6 +213,63 @@ def test_speedscope_round_trip_keeps_stacks_kinds_threads_and_time(profile: Prof
         assert {k: pytest.approx(v) for k, v in by_stack(profile).items()} == by_stack(got)
     used = {profile.tasks[t].comm for t in profile.samples.task}
     assert {t.comm for t in got.tasks} == used
+
+
+@pytest.mark.parametrize("weight", [1.0, 2004008.0, 3.0, 1e9 + 7, 123456789012345.0, 0.25])
+def test_the_way_through_seconds_keeps_every_nanosecond(weight: float) -> None:
+    profile = sample_profile()
+    profile = profile.with_(samples=replace(profile.samples, weight=np.full(len(profile.samples), weight)))
+    got, _ = import_speedscope(memoryview(written(profile, "speedscope")), "t")
+    assert got.samples.weight.sum() == pytest.approx(profile.samples.weight.sum(), rel=1e-15)
+    if weight.is_integer():
+        assert got.samples.weight.sum() == profile.samples.weight.sum()
+
+
+def test_what_speedscope_holds_is_not_called_samples_of_the_clock(tmp_path: Path) -> None:
+    (tmp_path / "p").write_bytes(written(bench_profile(runs=2), "speedscope"))
+    got = import_file(tmp_path / "p")
+    assert not got.meta["source"]["damaged"]
+    assert any("weights, not counts" in note for note in got.meta["notes"])
+
+
+# --- all that come back ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scenario", [None, "host"])
+def test_what_comes_back_adds_up_to_what_was_written(tmp_path: Path, scenario: str | None) -> None:
+    """Ticks of a clock, idle ones and other CPUs' included: weights exactly, counts where the format holds them."""
+    profile = bench_profile(runs=3, hop_runs=1, idle_s=1.5)
+    profile = profile.with_(samples=replace(profile.samples, weight=np.rint(profile.samples.weight)))
+    runs = [i for i, run in enumerate(profile.runs) if scenario in (None, run.scenario)]
+    rows = np.isin(profile.samples.run, runs)
+    count, weight = int(profile.samples.count[rows].sum()), float(profile.samples.weight[rows].sum())
+
+    def back(form: str, **options: Any) -> tuple[int, float]:
+        (tmp_path / "x").write_bytes(written(profile, form, scenario=scenario, **options))
+        got = import_file(tmp_path / "x").samples
+        return int(got.count.sum()), float(got.weight.sum())
+
+    assert back("pprof") == (count, weight)
+    assert back("folded") == (count, count)
+    assert back("folded", value="weight")[1] == weight
+    assert back("speedscope")[1] == weight
+
+
+def test_several_runs_in_a_pprof_are_told_as_means(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(written(bench_profile(runs=3), "pprof", scenario="host"))
+    assert any(note.startswith("3 runs of one scenario") for note in import_file(tmp_path / "x").meta["notes"])
+    (tmp_path / "x").write_bytes(written(bench_profile(runs=1), "pprof"))
+    assert not any("of one scenario" in note for note in import_file(tmp_path / "x").meta["notes"])
+
+
+def test_a_weight_without_a_count_in_a_pprof_is_of_one_sample(tmp_path: Path) -> None:
+    profile = sample_profile()
+    none = replace(profile.samples, count=np.zeros(len(profile.samples), "u8"))
+    (tmp_path / "x").write_bytes(written(profile.with_(samples=none), "pprof"))
+    got = import_file(tmp_path / "x")
+    assert (got.samples.count[got.samples.weight > 0] >= 1).all()
+    store.save(got, tmp_path / "p.nsprof")
+    assert len(store.load(tmp_path / "p.nsprof").samples) == len(got.samples)
 
 
 # --- pprof ----------------------------------------------------------------------------------------------------
