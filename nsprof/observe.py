@@ -129,11 +129,8 @@ class Observer:
             denominators=_denominators(traffic, scene, rows, paths, reference),
             reference=_reference_text(paths, scene, reference),
             values=traffic.values,
-            warnings=(
-                *traffic.warnings,
-                *_lost_namespaces(scene, before, after),
-                *_lost_where(source.lost_by_cpu, scene),
-            ),
+            warnings=(*traffic.warnings, *_lost_namespaces(scene, before, after)),
+            lost_by_cpu=dict(source.lost_by_cpu),
             losses=losses,
             probes_on=source.probes_on,
             own_cpu_s=own_s - self._own_s,
@@ -250,15 +247,6 @@ def _denominators(
         found = counters.reference_denominators(rows, namespace=reference[0], device=reference[1], ends=ends)
     found.update(traffic.denominators)  # the tool knows its own transactions best
     return {name: value for name, value in found.items() if value > 0}
-
-
-def _lost_where(by_cpu: Mapping[int, float], scene: Scene) -> list[str]:
-    """On which CPUs samples were lost: a loss at the remote end is none of the device under test."""
-    if max(by_cpu.values(), default=0.0) <= 0.01:
-        return []
-    role = {**dict.fromkeys(scene.remote_cpus, " (remote end)"), **dict.fromkeys(scene.dut_cpus, " (under test)")}
-    shown = sorted(by_cpu.items(), key=lambda item: -item[1])[:8]
-    return ["samples lost by CPU: " + ", ".join(f"{cpu}{role.get(cpu, '')}: {share:.1%}" for cpu, share in shown)]
 
 
 def _lost_namespaces(scene: Scene, before: counters.CounterSnapshot, after: counters.CounterSnapshot) -> list[str]:

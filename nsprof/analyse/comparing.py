@@ -349,7 +349,13 @@ def _notes(sides: Sides, effect: float) -> tuple[str, ...]:
     for chosen in sides.views:
         words, explained = trust.sums(chosen)
         said.append(
-            [*chosen.notes, *trust.recorded_notes(chosen), *(words if explained else ()), *noise.notes(chosen)]
+            [
+                *chosen.notes,
+                *trust.lost_elsewhere(chosen),
+                *trust.recorded_notes(chosen),
+                *(words if explained else ()),
+                *noise.notes(chosen),
+            ]
         )
     notes = _by_side(sides, said)
     fewest = min(len(base.runs), len(new.runs))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nsprof.analyse import categories, noise, statistics
+from nsprof.analyse import categories, noise, statistics, trust
 from nsprof.analyse.scenarios import change_pct, cpu_pct
 from nsprof.analyse.selection import View, choose_denominator, choose_runs, choose_scenario, view
 from nsprof.analyse.stacks import function_table, row_categories, stack_table
@@ -144,7 +144,8 @@ def conditions(profile: Profile, names: Sequence[str], seen: Sequence[Mapping[st
         online = sum(r.duration_s * max(1, r.cpus) for r in runs)
         counted = float(chosen.weight.sum())
         both = counted + chosen.other_weight
-        lost = [r.losses.lost_share for r in runs if not math.isnan(r.losses.lost_share)]
+        losses = (trust.lost_share(run, chosen.filter.side) for run in runs)
+        lost = [share for share in losses if not math.isnan(share)]
         marks = [by_run[i][when] for i in chosen.runs if i in by_run for when in ("before", "after")]
         clocks = [m for mark in marks for m in mark.get("mhz", ())]
         rows.append(

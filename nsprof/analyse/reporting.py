@@ -70,7 +70,7 @@ def report(
         covered_share=_covered(chosen, category),
         skid_share=_skid(chosen),
         unknown_share=_unknown(chosen, category, by, groups),
-        lost_share=_lost([profile.runs[i] for i in chosen.runs]),
+        lost_share=_lost(chosen),
         own_share=_own_share([profile.runs[i] for i in chosen.runs]),
         measured_cpu_s=measured,
         sampled_cpu_s=sampled,
@@ -99,7 +99,7 @@ def quality(profile: Profile, **words: Any) -> Quality:
         chosen.title,
         len(chosen.runs),
         int(chosen.count.sum()),
-        _lost(chosen.run_objects),
+        _lost(chosen),
         _skid(chosen),
         _own_share(chosen.run_objects),
         tuple(alarms),
@@ -221,12 +221,14 @@ def _unknown(chosen: View, category: NDArray[np.int64], by: str | None, groups: 
 # --- trust ----------------------------------------------------------------------------------------------------
 
 
-def _lost(runs: Sequence[Run]) -> float:
-    """Samples lost of those expected, over all runs; nan if any run could not tell."""
+def _lost(chosen: View) -> float:
+    """Samples lost of those expected on the CPUs counted, over all runs, which weigh as much as they expected; nan if
+    any run could not tell."""
+    runs = chosen.run_objects
     if any(r.losses.expected <= 0 for r in runs):
         return float("nan")
     expected = sum(r.losses.expected for r in runs)
-    return max(0.0, (expected - sum(r.losses.seen for r in runs)) / expected)
+    return sum(max(0.0, trust.lost_share(r, chosen.filter.side)) * r.losses.expected for r in runs) / expected
 
 
 def _own_share(runs: Sequence[Run]) -> float:
@@ -238,7 +240,7 @@ def _own_share(runs: Sequence[Run]) -> float:
 def _trust(chosen: View) -> tuple[list[str], list[str]]:
     """Notes and alarms."""
     alarms = trust.trouble(chosen)
-    notes = [*chosen.notes, *trust.warnings(chosen)]
+    notes = [*chosen.notes, *trust.lost_elsewhere(chosen), *trust.warnings(chosen)]
     if any(math.isnan(run.losses.lost_share) for run in chosen.run_objects):
         notes.append("how many samples were lost could not be known")
     notes += [*trust.refused(chosen.profile), *trust.recorded_notes(chosen), *noise.notes(chosen)]

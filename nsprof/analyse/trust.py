@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,8 +17,12 @@ __all__ = [
     "LOSS_LIMIT",
     "STEAL_LIMIT",
     "SUM_LIMIT",
+    "chance_of_sums",
+    "counted_cpus",
     "cpu_seconds",
     "from_idle_cpu_s",
+    "lost_elsewhere",
+    "lost_share",
     "recorded_notes",
     "refused",
     "runs_trouble",
@@ -26,6 +30,8 @@ __all__ = [
     "trouble",
     "warnings",
 ]
+
+Side = Literal["dut", "remote", "all"]
 
 #: Above these shares a report is marked: samples lost, CPU stolen, sampled against measured busy time.
 LOSS_LIMIT = 0.01
@@ -41,21 +47,59 @@ def _name(profile: Profile, number: int) -> str:
     return f"run {number + 1}" if len(profile.runs) > 1 else "the run"
 
 
+def counted_cpus(run: Run, side: Side) -> tuple[int, ...]:
+    """The CPUs that a side's costs are of; empty: all."""
+    return {"dut": run.dut_cpus, "remote": run.remote_cpus, "all": ()}[side]
+
+
+def lost_share(run: Run, side: Side) -> float:
+    """Share of the samples due on the CPUs counted that were lost, their busy time as weights.
+
+    Of all CPUs together where it is not known CPU by CPU; nan where nothing is known.
+    """
+    cpus = counted_cpus(run, side)
+    due = {cpu: run.cpu_busy_s.get(cpu, 0.0) for cpu in cpus}
+    if not sum(due.values()) or any(cpu not in run.lost_by_cpu for cpu in cpus):
+        return run.losses.lost_share
+    return sum(run.lost_by_cpu[cpu] * busy for cpu, busy in due.items()) / sum(due.values())
+
+
+def lost_elsewhere(chosen: View) -> list[str]:
+    """What CPUs that are not counted lost, in a sentence: it concerns no figure shown, but whoever counts them."""
+    worst: dict[int, tuple[float, int]] = {}
+    for number, run in zip(chosen.runs, chosen.run_objects, strict=True):
+        cpus = counted_cpus(run, chosen.filter.side)
+        if not cpus:
+            return []
+        others = {cpu: share for cpu, share in run.lost_by_cpu.items() if cpu not in cpus and share > LOSS_LIMIT}
+        if others:
+            cpu = max(others, key=lambda each: others[each])
+            worst[number] = (others[cpu], cpu)
+    if not worst:
+        return []
+    most = max(worst, key=lambda number: worst[number][0])
+    shares = _range({number: share for number, (share, _) in worst.items()})
+    which = f", the most {_name(chosen.profile, most)}" if len(worst) > 1 else ""
+    who = _runs(chosen.profile, chosen.runs, list(worst))
+    return [f"{who} lost {shares} of the samples of CPUs that are not counted here (CPU {worst[most][1]}{which})"]
+
+
 def trouble(chosen: View) -> list[str]:
     """What the view itself warns of, then `runs_trouble`."""
-    return [*chosen.warnings, *runs_trouble(chosen.profile, chosen.runs)]
+    return [*chosen.warnings, *runs_trouble(chosen.profile, chosen.runs, chosen.filter.side)]
 
 
-def runs_trouble(profile: Profile, runs: Sequence[int]) -> list[str]:
-    """Losses, missing call stacks and stolen time above their limits, a sentence a kind, whatever runs have it."""
+def runs_trouble(profile: Profile, runs: Sequence[int], side: Side = "dut") -> list[str]:
+    """Losses on the CPUs of a side, missing call stacks and stolen time above their limits, a sentence a kind,
+    whatever runs have it."""
     lost: dict[int, float] = {}
     damaged: dict[int, float] = {}
     stolen: dict[int, float] = {}
     for number in runs:
         run = profile.runs[number]
         online = run.duration_s * max(run.cpus, 1)
-        if run.losses.lost_share > LOSS_LIMIT:
-            lost[number] = run.losses.lost_share
+        if lost_share(run, side) > LOSS_LIMIT:
+            lost[number] = lost_share(run, side)
         if run.losses.damaged_share > LOSS_LIMIT:
             damaged[number] = run.losses.damaged_share
         if online > 0 and run.cpu_steal_s / online > STEAL_LIMIT:
@@ -66,7 +110,8 @@ def runs_trouble(profile: Profile, runs: Sequence[int]) -> list[str]:
         whose = "its" if len(lost) == 1 else "their"
         most = f"; the most: {_name(profile, worst)}" if len(lost) > 1 else ""
         where = _where_lost(profile.runs[worst])
-        found.append(f"{_runs(profile, runs, list(lost))} lost {_range(lost)} of {whose} samples{most}{where}")
+        of = "" if profile.runs[worst].lost_by_cpu or not profile.runs[worst].dut_cpus else " on all CPUs together"
+        found.append(f"{_runs(profile, runs, list(lost))} lost {_range(lost)} of {whose} samples{of}{most}{where}")
     if damaged:
         found.append(f"{_runs(profile, runs, list(damaged))}: {_range(damaged)} of the samples have no call stack")
     if stolen:
@@ -159,13 +204,32 @@ def sums(chosen: View) -> tuple[list[str], bool]:
         return [], True
     from_idle = from_idle_cpu_s(chosen)
     off = (sampled - measured) / measured
-    if abs(off) <= SUM_LIMIT or abs(sampled - measured) < _LEAST_S:
+    limit = SUM_LIMIT + chance_of_sums(chosen)
+    if abs(off) <= limit or abs(sampled - measured) < _LEAST_S:
         return [], True
     words = f"samples add up to {sampled:.2f} s of CPU where {measured:.2f} s were measured ({off:+.1%})"
     if off > 0 and from_idle > 0:
         words += f"; up to {from_idle:.2f} s of them came out of idle: due while the CPU slept, landed late"
-    explained = sampled - from_idle <= measured * (1 + SUM_LIMIT) and sampled >= measured * (1 - SUM_LIMIT)
+    explained = sampled - from_idle <= measured * (1 + limit) and sampled >= measured * (1 - limit)
     return [words], explained
+
+
+def chance_of_sums(chosen: View) -> float:
+    """How far sampled busy time may be from the measured one by chance, as a share of it.
+
+    Ticks come at fixed times; which of them fall into busy time on a CPU that sleeps and wakes in between is a sample
+    of its busy share p. Of n ticks in busy time that is three standard deviations, 3 sqrt((1 - p) / n).
+    """
+    measured, sampled = cpu_seconds(chosen)
+    event = next(e for e in chosen.profile.events if e.name == chosen.measure.event)
+    wall = sum(
+        run.duration_s * (len(counted_cpus(run, chosen.filter.side)) or max(run.cpus, 1))
+        for run in chosen.run_objects
+    )
+    if not event.period or math.isnan(measured) or sampled <= 0 or wall <= 0:
+        return 0.0
+    ticks = sampled * 1e9 / event.period
+    return 3 * math.sqrt(max(0.0, 1 - measured / wall) / ticks)
 
 
 def cpu_seconds(chosen: View) -> tuple[float, float]:

@@ -248,7 +248,8 @@ class Run:
     """One execution of one scenario.
 
     `denominators` maps a name of `units.DENOMINATORS` to how many there were (what unit costs divide by);
-    `cpu_busy_s` maps cpu number to busy seconds (wall - idle - iowait) in the window; `dut_cpus` are the CPUs of
+    `cpu_busy_s` maps cpu number to busy seconds (wall - idle - iowait) in the window, `lost_by_cpu` to the share of
+    its samples that were lost (empty: not known CPU by CPU); `dut_cpus` are the CPUs of
     the device under test (empty: all), `remote_cpus` those of the remote end. `probes_on` names the probe sets
     that were attached (cost figures come from runs without "hop", splits by hop from runs with it).
     `status` is the command's exit status (-1: not run by nsprof). `failed` holds the reason a run is unusable.
@@ -270,6 +271,7 @@ class Run:
     warnings: tuple[str, ...] = ()
     losses: Losses = Losses()
     probes_on: tuple[str, ...] = ()
+    lost_by_cpu: Mapping[int, float] = field(default_factory=dict)
     own_cpu_s: float = 0.0  # nsprof's own CPU time in the window, BPF included (see docs/method.md)
     command: tuple[str, ...] = ()
     status: int = -1

@@ -22,7 +22,7 @@ __all__ = ["MAGIC", "VERSION", "is_native", "load", "open_any", "save"]
 MAGIC = b"application/x-nsprof"
 
 #: Version of the layout of the tables; see docs/file-format.md.
-VERSION = 1
+VERSION = 2
 
 
 def save(profile: Profile, path: str | os.PathLike[str], *, keep_old: bool = False, measured: bool = False) -> None:

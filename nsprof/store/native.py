@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import struct
 import sys
@@ -49,8 +50,22 @@ _DAMAGE = (
     ValueError,  # text that is no UTF-8, numbers too large for their place
 )
 
+
+def _losses_by_cpu_unknown(
+    tables: dict[str, pa.Table], meta: dict[str, Any]
+) -> tuple[dict[str, pa.Table], dict[str, Any]]:
+    """Version 1 told the losses of a run, not of its CPUs."""
+    cpus = tables.get("run_cpus")
+    if cpus is not None and "lost_share" not in cpus.column_names:
+        unknown = pa.array([math.nan] * cpus.num_rows, pa.float64())
+        tables = {**tables, "run_cpus": cpus.append_column("lost_share", unknown)}
+    return tables, meta
+
+
 #: from version -> (tables, meta) of that version to those of the next one.
-UPGRADES: dict[int, Callable[[dict[str, pa.Table], dict[str, Any]], tuple[dict[str, pa.Table], dict[str, Any]]]] = {}
+UPGRADES: dict[int, Callable[[dict[str, pa.Table], dict[str, Any]], tuple[dict[str, pa.Table], dict[str, Any]]]] = {
+    1: _losses_by_cpu_unknown
+}
 
 _Tables = dict[str, pa.Table]
 

@@ -43,6 +43,7 @@ def _at_least(low: int) -> Rule:
 
 
 _AMOUNT = Rule("a finite number, 0 or more", lambda v: np.isfinite(v) & (v >= 0))
+_SHARE = Rule("a share, 0 to 1, or NaN", lambda v: np.isnan(v) | ((v >= 0) & (v <= 1)))
 _MEASURED = Rule("a finite number, 0 or more, or NaN", lambda v: np.isnan(v) | (np.isfinite(v) & (v >= 0)))
 _COUNT, _COUNT_OR_NONE = _at_least(0), _at_least(-1)
 _MOVED = _between(-_COUNTER, _COUNTER, "a finite number of 64 bits")
@@ -68,7 +69,7 @@ RULES: dict[str, dict[str, Rule]] = {
         "lost_lost_records": _COUNT_OR_NONE,
         "lost_no_stack": _COUNT_OR_NONE,
     },
-    "run_cpus": {"cpu": _COUNT, "busy_s": _MEASURED},
+    "run_cpus": {"cpu": _COUNT, "busy_s": _MEASURED, "lost_share": _SHARE},
     "denominators": {"value": _AMOUNT},
     "run_words": {"position": _COUNT},
     "namespaces": {"namespace": _OWN, "birth_slice": _COUNT},

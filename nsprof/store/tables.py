@@ -62,7 +62,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         "warmup": _B,
         **{f"lost_{name}" if name not in ("expected", "seen") else name: _I8 for name in _LOSSES},
     },
-    "run_cpus": {"run": _I4, "cpu": _I4, "busy_s": _F8, "side": _T},
+    "run_cpus": {"run": _I4, "cpu": _I4, "busy_s": _F8, "side": _T, "lost_share": _F8},
     "denominators": {"run": _I4, "name": _T, "value": _F8},
     "run_values": {"run": _I4, "name": _T, "value": _F8, "unit": _T, "source": _T},
     "run_words": {"run": _I4, "what": _T, "position": _I4, "text": _T},
@@ -192,7 +192,7 @@ def profile_tables(profile: Profile) -> dict[str, pa.Table]:
 
 def _run_tables(runs: Sequence[Run]) -> dict[str, pa.Table]:
     columns: dict[str, list[Any]] = {name: [] for name in SCHEMAS["runs"]}
-    cpus: list[tuple[int, int, float, str]] = []
+    cpus: list[tuple[int, int, float, str, float]] = []
     denominators: list[tuple[int, str, float]] = []
     values: list[tuple[int, str, float, str, str]] = []
     words: list[tuple[int, str, int, str]] = []
@@ -204,9 +204,10 @@ def _run_tables(runs: Sequence[Run]) -> dict[str, pa.Table]:
                 column.append(getattr(run.losses, name.removeprefix("lost_")))
             else:
                 column.append(getattr(run, name))
-        for cpu in sorted({*run.cpu_busy_s, *run.dut_cpus, *run.remote_cpus}):
+        for cpu in sorted({*run.cpu_busy_s, *run.lost_by_cpu, *run.dut_cpus, *run.remote_cpus}):
             side = "dut" if cpu in run.dut_cpus else "remote" if cpu in run.remote_cpus else ""
-            cpus.append((number, cpu, run.cpu_busy_s.get(cpu, math.nan), side))
+            lost = run.lost_by_cpu.get(cpu, math.nan)
+            cpus.append((number, cpu, run.cpu_busy_s.get(cpu, math.nan), side, lost))
         denominators += [(number, name, value) for name, value in run.denominators.items()]
         values += [(number, *value) for value in run.values]
         for what in ("warnings", "probes_on", "command"):
@@ -355,14 +356,17 @@ def _samples(reader: _Reader, events: int, tasks: int, limits: tuple[int, int, i
 def _runs(reader: _Reader) -> tuple[Run, ...]:
     number = reader.tables["runs"].num_rows
     extra: list[dict[str, Any]] = [
-        {"cpu_busy_s": {}, "dut_cpus": [], "remote_cpus": [], "denominators": {}, "values": []} for _ in range(number)
+        {"cpu_busy_s": {}, "lost_by_cpu": {}, "dut_cpus": [], "remote_cpus": [], "denominators": {}, "values": []}
+        for _ in range(number)
     ]
     words: list[dict[str, list[str]]] = [{"warnings": [], "probes_on": [], "command": []} for _ in range(number)]
     for table in ("run_cpus", "denominators", "run_values", "run_words"):
         reader.index(table, "run", number)
-    for run, cpu, busy, side in reader.rows("run_cpus"):
+    for run, cpu, busy, side, lost in reader.rows("run_cpus"):
         if not math.isnan(busy):
             extra[run]["cpu_busy_s"][cpu] = busy
+        if not math.isnan(lost):
+            extra[run]["lost_by_cpu"][cpu] = lost
         if side in ("dut", "remote"):
             extra[run][f"{side}_cpus"].append(cpu)
     for run, name, value in reader.rows("denominators"):

@@ -10,6 +10,8 @@ import pytest
 
 from nsprof import store
 from nsprof.analyse import diff, report
+from nsprof.analyse.selection import view
+from nsprof.analyse.trust import chance_of_sums
 from nsprof.model.profile import Profile
 from tests.support import REPO, need
 
@@ -42,10 +44,13 @@ def test_categories_cover_the_kernels_samples(recorded: Profile) -> None:
 def test_samples_add_up_to_the_measured_cpu_time(recorded: Profile) -> None:
     for scenario in recorded.scenarios:
         found = report(recorded, scenario=scenario)
-        # Ticks due while the CPU slept may land in what woke it; lost ones are missing. Both are told.
-        most = found.measured_cpu_s * 1.02 + found.from_idle_cpu_s
-        least = found.measured_cpu_s * (0.98 - found.lost_share)
+        # Ticks due while the CPU slept may land in what woke it; lost ones are missing. Both are told. Which ticks
+        # fall into busy time is chance besides: five standard deviations.
+        chance = 5 / 3 * chance_of_sums(view(recorded, scenario=scenario))
+        most = found.measured_cpu_s * (1.02 + chance) + found.from_idle_cpu_s
+        least = found.measured_cpu_s * (0.98 - chance - found.lost_share)
         assert least <= found.sampled_cpu_s <= most
+        assert chance < 0.2
 
 
 def test_the_container_pays_for_its_bridge_and_its_pair(recorded: Profile) -> None:

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from nsprof.analyse import Filter, report
+from nsprof.analyse.selection import view
+from nsprof.analyse.trust import chance_of_sums, lost_share, runs_trouble
 from nsprof.errors import EvidenceError, UsageError
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Context, Event, FrameKind, Lateness, Losses, Profile, Run, Samples
@@ -150,7 +152,10 @@ def test_adding_up_is_checked_against_the_measured_cpu_time() -> None:
     assert good.sampled_cpu_s == pytest.approx(good.measured_cpu_s)
     assert good.alarms == ()
     for factor, alarmed in ((1.01, False), (1.03, True), (0.9, True)):
-        runs = tuple(replace(r, cpu_busy_s={0: r.cpu_busy_s[0] * factor, 1: 1.0}) for r in profile.runs)
+        busy = [run.cpu_busy_s[0] * factor for run in profile.runs]
+        runs = tuple(  # busy all the time, so that nothing is left to chance
+            replace(r, cpu_busy_s={0: s, 1: 1.0}, duration_s=s) for r, s in zip(profile.runs, busy, strict=True)
+        )
         alarms = report(profile.with_(runs=runs), scenario="host").alarms
         assert any("add up" in a for a in alarms) == alarmed
     filtered = report(profile, scenario="host", where=Filter(contexts=("softirq",)))
@@ -203,7 +208,10 @@ def test_devices_of_a_recording_without_hop_probes_are_no_misspelling() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"losses": Losses(expected=1000, seen=980, map_full=20)}, "lost 2.0% of its samples .map full 20"),
+        (
+            {"losses": Losses(expected=1000, seen=980, map_full=20)},
+            "lost 2.0% of its samples on all CPUs together .map full 20",
+        ),
         ({"cpu_steal_s": 0.5}, "steal"),
         ({"losses": Losses(expected=100, seen=100, stack_collisions=5)}, "no call stack"),
     ],
@@ -432,4 +440,38 @@ def test_the_same_trouble_of_many_runs_is_one_line_with_its_range() -> None:
     worst = max(numbers, key=lambda n: runs[n].losses.lost_share)
     low, high = (f"{f(runs[n].losses.lost_share for n in numbers):.1%}" for f in (min, max))
     (line,) = [a for a in host.alarms if "lost" in a]
-    assert line == f"all 3 runs lost {low} to {high} of their samples; the most: run {worst + 1} (lost records 1)"
+    most = f"the most: run {worst + 1} (lost records 1)"
+    assert line == f"all 3 runs lost {low} to {high} of their samples on all CPUs together; {most}"
+
+
+def test_losses_are_those_of_the_cpus_counted_and_the_others_are_a_note() -> None:
+    profile = bench_profile(runs=2, seed=None, cpu_busy_s={0: 1.0, 1: 1.0}, dut_cpus=(0,), remote_cpus=(1,))
+    lost = Losses(expected=1000, seen=800, lost_records=200)
+    shares = iter([0.10, 0.10, 0.40, 0.10])
+    runs = tuple(replace(r, losses=lost, lost_by_cpu={0: 0.004, 1: next(shares)}) for r in profile.runs)
+    found = report(profile.with_(runs=runs), scenario="host")
+    assert found.lost_share == pytest.approx(0.004) and not any("lost" in alarm for alarm in found.alarms)
+    both = "runs 1 and 3 lost 10.0% to 40.0% of the samples of CPUs that are not counted here (CPU 1, the most run 3)"
+    assert both in found.notes
+    hosts = [number for number, run in enumerate(runs) if run.scenario == "host"]
+    assert [lost_share(runs[number], "remote") for number in hosts] == [0.1, 0.4]
+    assert any("lost 10.0% to 40.0%" in alarm for alarm in runs_trouble(profile.with_(runs=runs), hosts, "remote"))
+    unknown = report(profile.with_(runs=tuple(replace(r, lost_by_cpu={}) for r in runs)), scenario="host")
+    assert unknown.lost_share == pytest.approx(0.2)
+    assert any("lost 20.0% of their samples on all CPUs together" in alarm for alarm in unknown.alarms)
+
+
+def test_sums_that_chance_explains_are_no_alarm() -> None:
+    # 100 ticks of 1 ms in busy time on a CPU that is busy half of the time: 3 sqrt(0.5 / 100) = 21 % by chance.
+    period = 1_000_000
+    builder = ProfileBuilder()
+    builder.event(Event("cpu-clock", "ns", period=period))
+    stack = stack_of(builder, "f < g")
+    builder.samples(Samples.build(1, stack=stack, context=2, count=100, weight=100 * period))
+    builder.runs.append(Run("s", duration_s=0.24, cpus=1, cpu_busy_s={0: 0.12}, denominators={"second": 0.24}))
+    profile = builder.build()
+    assert chance_of_sums(view(profile)) == pytest.approx(3 * (0.5 / 100) ** 0.5)
+    assert not [a for a in report(profile).alarms if "add up" in a], "-17 %, and chance does that"
+    busy = profile.with_(runs=(replace(profile.runs[0], duration_s=0.12),))
+    assert chance_of_sums(view(busy)) == 0
+    assert [a for a in report(busy).alarms if "add up" in a], "a CPU that never slept leaves nothing to chance"

@@ -133,6 +133,7 @@ def test_every_field_of_a_run_is_stored(tmp_path: Path) -> None:
         duration_s=2.5,
         cpus=4,
         cpu_busy_s={0: 1.25, 3: 0.5},
+        lost_by_cpu={0: 0.0, 3: 0.25},
         cpu_steal_s=0.125,
         dut_cpus=(0,),
         remote_cpus=(3,),
@@ -417,9 +418,24 @@ def test_an_older_file_is_upgraded_step_by_step(saved: Path, monkeypatch: pytest
     def two_to_three(found: dict[str, pa.Table], meta: dict[str, Any]) -> tuple[dict[str, pa.Table], dict[str, Any]]:
         return found, {**meta, "seen": [*meta["seen"], "2->3"]}
 
-    monkeypatch.setattr(native, "VERSION", 3)
-    monkeypatch.setattr(native, "UPGRADES", {1: one_to_two, 2: two_to_three})
+    now = store.VERSION
+    monkeypatch.setattr(native, "VERSION", now + 2)
+    monkeypatch.setattr(native, "UPGRADES", {now: one_to_two, now + 1: two_to_three})
     assert store.load(saved).meta["seen"] == ["1->2", "2->3"]
+
+
+def test_a_file_of_version_1_is_read_and_knows_no_losses_by_cpu(saved: Path, tmp_path: Path) -> None:
+    def older(members: dict[str, bytes]) -> None:
+        table_change("run_cpus", lambda table: table.drop_columns(["lost_share"]))(members)
+        _with_version(1)(members)
+
+    profile = store.load(saved)
+    told = tuple(replace(run, lost_by_cpu={0: 0.25}) for run in profile.runs)
+    store.save(profile.with_(runs=told), saved)
+    old = store.load(rewritten(saved, tmp_path / "old", older))
+    now = store.load(saved)
+    assert [run.cpu_busy_s for run in old.runs] == [run.cpu_busy_s for run in now.runs]
+    assert any(run.lost_by_cpu for run in now.runs) and not any(run.lost_by_cpu for run in old.runs)
 
 
 def test_text_that_is_none_is_refused(saved: Path, tmp_path: Path) -> None:
