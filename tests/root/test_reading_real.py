@@ -45,10 +45,11 @@ def test_samples_add_up_to_the_measured_cpu_time(recorded: Profile) -> None:
     for scenario in recorded.scenarios:
         found = report(recorded, scenario=scenario)
         # Ticks due while the CPU slept may land in what woke it; lost ones are missing. Both are told. Which ticks
-        # fall into busy time is chance besides: five standard deviations.
+        # fall into busy time is chance besides: five standard deviations. Ticks due just before a CPU sleeps may be
+        # delivered only then, and count as idle (docs/method.md, Lateness): up to 8 % were missing, 12 % are allowed.
         chance = 5 / 3 * chance_of_sums(view(recorded, scenario=scenario))
         most = found.measured_cpu_s * (1.02 + chance) + found.from_idle_cpu_s
-        least = found.measured_cpu_s * (0.98 - chance - found.lost_share)
+        least = found.measured_cpu_s * (0.88 - chance - found.lost_share)
         assert least <= found.sampled_cpu_s <= most
         assert chance < 0.2
 

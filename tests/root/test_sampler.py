@@ -254,8 +254,10 @@ def test_samples_add_up_to_the_busy_time_of_cpus_that_sleep_between_packets() ->
             continue  # ticks are missing there, so that nothing adds up; losses are another test's
         judged += 1
         # Ticks that are due in busy time are a sample of it: five standard deviations, and a fortieth for the window.
-        bound = 5 * (ticks * (1 - min(1.0, ticks / due))) ** 0.5 + 0.025 * due
-        assert abs(ticks - busy[cpu] * hz) <= bound, (cpu, ticks, busy[cpu] * hz, landed)
+        # Some due just before a sleep may be delivered in it, and count as idle (docs/method.md): a tenth at most.
+        chance = 5 * (ticks * (1 - min(1.0, ticks / due))) ** 0.5 + 0.025 * due
+        should = busy[cpu] * hz
+        assert 0.9 * should - chance <= ticks <= should + chance, (cpu, ticks, should, landed)
     if not judged:
         pytest.skip("no CPU here is given all of its ticks while it sleeps between packets")
 
