@@ -388,4 +388,23 @@ def _warnings(sides: Sides) -> tuple[str, ...]:
     for chosen in sides.views:
         words, explained = trust.sums(chosen)
         said.append([*trust.trouble(chosen), *(words if not explained else ()), *trust.warnings(chosen)])
-    return (*sides.warnings, *_by_side(sides, said))
+    return (*sides.warnings, *_uneven_load(sides), *_by_side(sides, said))
+
+
+#: Of the busy time: where the sides leave out so differently much as other load, a difference of costs may be one of
+#: what is counted.
+_UNEVEN = 0.2
+
+
+def _uneven_load(sides: Sides) -> list[str]:
+    shares = []
+    for chosen in sides.views:
+        whole = chosen.other_weight + float(chosen.weight.sum())
+        shares.append(chosen.other_weight / whole if whole > 0 else 0.0)
+    if abs(shares[1] - shares[0]) <= _UNEVEN:
+        return []
+    words = [f"{title} leaves out {share:.0%}" for title, share in zip(sides.titles, shares, strict=True)]
+    return [
+        f"the sides may count different tasks: {' and '.join(words)} of the busy time as other load, "
+        "a peer in a namespace outside the scenario included (--everyone counts all)"
+    ]

@@ -244,6 +244,7 @@ def _trust(chosen: View) -> tuple[list[str], list[str]]:
     if any(math.isnan(run.losses.lost_share) for run in chosen.run_objects):
         notes.append("how many samples were lost could not be known")
     notes += [*trust.refused(chosen.profile), *trust.recorded_notes(chosen), *noise.notes(chosen)]
+    notes += trust.few_samples(chosen)
     words, explained = trust.sums(chosen)
     (notes if explained else alarms).extend(words)
     return list(dict.fromkeys(notes)), list(dict.fromkeys(alarms))

@@ -20,6 +20,7 @@ __all__ = [
     "chance_of_sums",
     "counted_cpus",
     "cpu_seconds",
+    "few_samples",
     "from_idle_cpu_s",
     "lost_elsewhere",
     "lost_share",
@@ -39,6 +40,8 @@ STEAL_LIMIT = 0.01
 SUM_LIMIT = 0.02
 #: Of what refused probes would have counted so many kinds are named in a report; `nsprof info` has them all.
 _NAMED = 4
+#: Below so many samples chance moves a total by more than 36 %.
+_FEW = 30
 #: A few ticks more or less are no disagreement of sums, however short the recording was.
 _LEAST_S = 0.01
 
@@ -230,6 +233,16 @@ def chance_of_sums(chosen: View) -> float:
         return 0.0
     ticks = sampled * 1e9 / event.period
     return 3 * math.sqrt(max(0.0, 1 - measured / wall) / ticks)
+
+
+def few_samples(chosen: View) -> list[str]:
+    """What chance alone does to a total of so few samples (Poisson, 95 %), in a sentence where it is much."""
+    event = next(e for e in chosen.profile.events if e.name == chosen.measure.event)
+    samples = int(chosen.count.sum())
+    if event.kind != "sampled" or not 0 < samples < _FEW:
+        return []
+    what = f"{samples} sample{'s' * (samples != 1)}"
+    return [f"{what}: too few for a cost, which chance alone moves by {1.96 / samples**0.5:.0%} (95 %)"]
 
 
 def cpu_seconds(chosen: View) -> tuple[float, float]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from nsprof.analyse import Filter, report, scenario_table
+from nsprof.analyse import Filter, diff, report, scenario_table
 from nsprof.model.builder import ProfileBuilder
 from nsprof.model.profile import Context, Namespace, Profile, Run, Samples
 from tests.profiles import CLOCK, stack_of
@@ -60,3 +62,20 @@ def test_everyone_is_counted_when_asked_for() -> None:
 
 def test_without_namespaces_of_our_own_nobody_is_foreign() -> None:
     assert report(_profile(roles=False)).total == pytest.approx(857.0)
+
+
+def test_a_diff_warns_where_the_sides_leave_out_differently_much() -> None:
+    def warned(base: bool, new: bool) -> list[str]:
+        found = diff(_profile(roles=base), _profile(roles=new))
+        return [w for w in found.warnings if "different tasks" in w]
+
+    (line,) = warned(True, False)
+    assert "leaves out 82%" in line and "leaves out 0%" in line and "--everyone" in line
+    assert not warned(True, True) and not warned(False, False)
+
+
+def test_a_total_of_few_samples_says_what_chance_does_to_it() -> None:
+    many = _profile(roles=True)
+    assert "3 samples: too few for a cost, which chance alone moves by 113% (95 %)" in report(many).notes
+    enough = many.with_(samples=replace(many.samples, count=many.samples.count * 10))
+    assert not [n for n in report(enough).notes if "chance alone" in n]
