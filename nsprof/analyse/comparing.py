@@ -397,10 +397,7 @@ _UNEVEN = 0.2
 
 
 def _uneven_load(sides: Sides) -> list[str]:
-    shares = []
-    for chosen in sides.views:
-        whole = chosen.other_weight + float(chosen.weight.sum())
-        shares.append(chosen.other_weight / whole if whole > 0 else 0.0)
+    shares = [chosen.other_share for chosen in sides.views]
     if abs(shares[1] - shares[0]) <= _UNEVEN:
         return []
     words = [f"{title} leaves out {share:.0%}" for title, share in zip(sides.titles, shares, strict=True)]

@@ -142,8 +142,6 @@ def conditions(profile: Profile, names: Sequence[str], seen: Sequence[Mapping[st
             continue
         totals, runs = chosen.run_costs(), chosen.run_objects
         online = sum(r.duration_s * max(1, r.cpus) for r in runs)
-        counted = float(chosen.weight.sum())
-        both = counted + chosen.other_weight
         losses = (trust.lost_share(run, chosen.filter.side) for run in runs)
         lost = [share for share in losses if not math.isnan(share)]
         marks = [by_run[i][when] for i in chosen.runs if i in by_run for when in ("before", "after")]
@@ -154,7 +152,7 @@ def conditions(profile: Profile, names: Sequence[str], seen: Sequence[Mapping[st
                 len(runs),
                 _deviation(totals) / float(totals.mean()) if totals.mean() > 0 else math.nan,
                 sum(r.cpu_steal_s for r in runs) / online if online > 0 else math.nan,
-                chosen.other_weight / both if both > 0 else 0.0,
+                chosen.other_share,
                 max(lost, default=math.nan),
                 (min(clocks), max(clocks)) if clocks else (0.0, 0.0),
                 max((mark.get("load", 0.0) for mark in marks), default=math.nan),

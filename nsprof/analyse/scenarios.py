@@ -138,11 +138,9 @@ def _other_share(profile: Profile, name: str, runs: tuple[int, ...], event: str 
     if not len(profile.samples):
         return 0.0
     try:
-        chosen = view(profile, scenario=name, runs=runs, event=event, per="total", where=Filter())
+        return view(profile, scenario=name, runs=runs, event=event, per="total", where=Filter()).other_share
     except EvidenceError:
         return 0.0
-    whole = chosen.other_weight + float(chosen.weight.sum())
-    return chosen.other_weight / whole if whole > 0 else 0.0
 
 
 def outcome_notes(

@@ -118,6 +118,12 @@ class View:
         return tuple(self.profile.runs[i] for i in self.runs)
 
     @property
+    def other_share(self) -> float:
+        """What other load had of the samples' weight; 0 where there are none or nothing tells it apart."""
+        whole = self.other_weight + float(self.weight.sum())
+        return self.other_weight / whole if whole > 0 else 0.0
+
+    @property
     def skid(self) -> NDArray[np.bool_]:
         late: NDArray[np.bool_] = self.column("lateness") == int(Lateness.SKID)
         return late

@@ -254,9 +254,7 @@ def cpu_seconds(chosen: View) -> tuple[float, float]:
         return float("nan"), float("nan")
     measured = 0.0
     for run in chosen.run_objects:
-        cpus = {"dut": run.dut_cpus, "remote": run.remote_cpus, "all": ()}[chosen.filter.side] or tuple(
-            run.cpu_busy_s
-        )
+        cpus = counted_cpus(run, chosen.filter.side) or tuple(run.cpu_busy_s)
         measured += sum(run.cpu_busy_s.get(c, 0.0) for c in cpus)
     return measured or float("nan"), (float(chosen.weight.sum()) + chosen.other_weight) / 1e9
 
