@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from nsprof.analyse.causes import explain
 from nsprof.model.builder import ProfileBuilder
-from nsprof.model.profile import Counter, LedgerLine, Profile
+from nsprof.model.profile import Counter, LedgerLine, Profile, Value
+from nsprof.model.results import Explanation, Finding
 from tests.profiles import HOST_COSTS, one_run
 
 TX = "__ip_finish_output < ip_output < ip_send_skb < udp_send_skb < udp_sendmsg < __sys_sendto < do_syscall_64"
@@ -59,3 +62,28 @@ def pair(
                 builder.ledger.append(LedgerLine(run, what, "", 1, 0, -1, counted))
     builder.meta["topology"] = {name: {"namespaces": {"host": facts[i]}} for i, name in enumerate(("clean", "fault"))}
     return builder.build()
+
+
+def explained(extra: dict[str, float], **more: Any) -> tuple[Explanation, dict[str, Finding]]:
+    """What explain says of a `pair`, and its findings by cause."""
+    profile = pair(extra, **more)
+    e = explain(profile, profile, base_scenario="clean", new_scenario="fault")
+    return e, {f.cause: f for f in e.findings}
+
+
+def throughput(base: float, new: float) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Fields of the runs of either side."""
+    one, two = ({"values": (Value("throughput", v, "Mbit/s", "netperf"),)} for v in (base, new))
+    return one, two
+
+
+def functions_line(finding: Finding) -> str:
+    """The line of evidence that names functions."""
+    return next(x.text for x in finding.evidence if x.kind == "functions")
+
+
+def own_parts(text: str) -> float:
+    """The named functions' own parts, added up."""
+    return sum(
+        float(n.replace(",", "")) for n in re.findall(r" \+([\d,.]+)", text.partition(" with what they call")[0])
+    )

@@ -10,34 +10,11 @@ import pytest
 from nsprof.analyse import Filter
 from nsprof.analyse.causes import explain
 from nsprof.model.builder import ProfileBuilder
-from nsprof.model.profile import Context, Counter, FrameKind, Namespace, Samples, Value
+from nsprof.model.profile import Context, Counter, FrameKind, Namespace, Samples
 from nsprof.model.results import Explanation, Finding
 from nsprof.render.explain import explain_parts
 from tests.profiles import CLOCK, HOST_COSTS, PERIOD_NS, stack_of
-from tests.unit.analyse.causes.pairs import RX, TX, pair
-
-
-def _explained(extra: dict[str, float], **more: Any) -> tuple[Explanation, dict[str, Finding]]:
-    profile = pair(extra, **more)
-    e = explain(profile, profile, base_scenario="clean", new_scenario="fault")
-    return e, {f.cause: f for f in e.findings}
-
-
-def _throughput(base: float, new: float) -> tuple[dict[str, Any], dict[str, Any]]:
-    one, two = ({"values": (Value("throughput", v, "Mbit/s", "netperf"),)} for v in (base, new))
-    return one, two
-
-
-def _functions(finding: Finding) -> str:
-    return next(x.text for x in finding.evidence if x.kind == "functions")
-
-
-def _parts(text: str) -> float:
-    """The named functions' own parts, added up."""
-    return sum(
-        float(n.replace(",", "")) for n in re.findall(r" \+([\d,.]+)", text.partition(" with what they call")[0])
-    )
-
+from tests.unit.analyse.causes.pairs import RX, TX, explained, functions_line, own_parts, pair, throughput
 
 _CSUM_OFF = tuple(
     {"devices": {"w0": {"kind": "veth", "mtu": 1500, "offloads": {"tx-checksum-ip-generic": on}}}}
@@ -51,7 +28,7 @@ _CHECKED = f"__check_object_size < {_COPIES}"
 @pytest.mark.parametrize(("adding", "net"), [(900.0, 500.0), (450.0, 50.0), (300.0, -100.0)])
 def test_a_copy_that_adds_up_the_checksum_sets_off_the_plain_copy(adding: float, net: float) -> None:
     """300 and 100 ns of copying and checking go, what comes costs so much: the difference is the checksum's."""
-    e, found = _explained(
+    e, found = explained(
         {_PLAIN: 0.0, _CHECKED: 0.0, _ADDING: adding}, base={_PLAIN: 300.0, _CHECKED: 100.0}, facts=_CSUM_OFF
     )
     cause = found["software-checksum"]
@@ -59,8 +36,8 @@ def test_a_copy_that_adds_up_the_checksum_sets_off_the_plain_copy(adding: float,
     assert cause.delta == pytest.approx(net, abs=30)
     assert sum(f.delta for f in e.findings) + e.not_explained == pytest.approx(e.total.delta)
     assert abs(e.not_explained) < 60
-    text = _functions(cause)
-    assert _parts(text) == pytest.approx(adding, rel=0.1)
+    text = functions_line(cause)
+    assert own_parts(text) == pytest.approx(adding, rel=0.1)
     assert re.search(
         r"-(39|40|41)\d that they replace, set off: _copy_from_iter -\d+, __check_object_size -\d+", text
     )
@@ -70,15 +47,15 @@ def test_a_copy_that_adds_up_the_checksum_sets_off_the_plain_copy(adding: float,
 
 def test_copies_that_cost_as_much_as_before_are_not_set_off() -> None:
     checksum = f"do_csum < csum_partial < skb_checksum_help < {TX}"
-    _, found = _explained({_PLAIN: 330.0, checksum: 600.0}, base={_PLAIN: 300.0}, facts=_CSUM_OFF)
+    _, found = explained({_PLAIN: 330.0, checksum: 600.0}, base={_PLAIN: 300.0}, facts=_CSUM_OFF)
     assert found["software-checksum"].delta == pytest.approx(600, rel=0.1)
-    assert "set off" not in _functions(found["software-checksum"])
+    assert "set off" not in functions_line(found["software-checksum"])
 
 
 def test_a_share_above_the_whole_names_what_became_cheaper() -> None:
     """A path of 500 ns goes that no cause owns, and rules of 1,500 come: one and a half times the extra cost."""
     gone = f"some_function_without_a_cause < {RX}"
-    e, found = _explained(
+    e, found = explained(
         {gone: 0.0, f"nft_do_chain < nf_hook_slow < {TX}": 1_500.0},
         base={gone: 500.0}, facts=({"datapath": {"nft_rules": 0}}, {"datapath": {"nft_rules": 500}}),
     )  # fmt: skip
@@ -93,7 +70,7 @@ def test_a_share_above_the_whole_names_what_became_cheaper() -> None:
 def test_what_became_cheaper_is_named_where_the_whole_is_not_dearer() -> None:
     """Copying into a new head costs 800 and makes a later copy of 900 nearly free."""
     later = f"some_function_without_a_cause < {RX}"
-    e, found = _explained(
+    e, found = explained(
         {later: 50.0, f"memcpy < pskb_expand_head < do_xdp_generic < {RX}": 800.0},
         base={later: 900.0}, facts=({"datapath": {"xdp": {}}}, {"datapath": {"xdp": {"w0": "generic"}}}),
     )  # fmt: skip
@@ -139,7 +116,7 @@ _DELIVERED = "handle_softirqs < __irq_exit_rcu < sysvec_call_function_single < a
 
 def _handed_over(delivery: float, ipis: float, mask: str, **more: Any) -> tuple[Explanation, dict[str, Finding]]:
     facts = tuple({"devices": {"w0": {"kind": "veth", "rps": m}}} for m in ({"rx-0": "0"}, {"rx-0": mask}))
-    return _explained(
+    return explained(
         {_DELIVERED: delivery}, base={_DELIVERED: 400.0}, skid=("handle_softirqs",), facts=facts,
         counters={("irq", "CAL interrupts"): (2.0, ipis)}, **more,
     )  # fmt: skip
@@ -170,7 +147,7 @@ def test_a_setting_of_its_own_and_a_counter_of_the_machine_establish_a_cost_that
 
 def test_waiting_for_the_other_cpu_is_the_handing_over_s_and_said() -> None:
     busy: tuple[dict[str, Any], dict[str, Any]] = ({"cpu_busy_s": {0: 8.0, 1: 2.0}}, {"cpu_busy_s": {0: 3.0, 1: 2.0}})
-    fields = tuple({**a, **b} for a, b in zip(_throughput(900.0, 500.0), busy, strict=True))
+    fields = tuple({**a, **b} for a, b in zip(throughput(900.0, 500.0), busy, strict=True))
     e, found = _handed_over(700.0, 4.0, "2", fields=fields)
     assert list(found) == ["cross-cpu"]
     assert "throughput -44%, its consequence" in [x.text for x in found["cross-cpu"].evidence]
@@ -209,7 +186,7 @@ def test_what_the_programs_cost_that_create_namespaces_is_the_churn_s() -> None:
     e = explain(profile, profile, base_scenario="clean", new_scenario="fault", where=Filter(everyone=True))
     found = {f.cause: f for f in e.findings}["namespace-churn"]
     assert found.delta == pytest.approx(800 + 800 + 9_000 + 2_000, rel=0.05)
-    assert re.search(r"of the programs that do it: ip \+1[01],\d+$", _functions(found))
+    assert re.search(r"of the programs that do it: ip \+1[01],\d+$", functions_line(found))
     assert e.not_explained == pytest.approx(5_000, rel=0.1)
 
 

@@ -10,39 +10,16 @@ import numpy as np
 import pytest
 
 from nsprof.analyse.causes import explain
-from nsprof.model.profile import Value
-from nsprof.model.results import Explanation, Finding
+from nsprof.model.results import Finding
 from nsprof.render.explain import explain_parts
 from tests.profiles import HOST_COSTS
-from tests.unit.analyse.causes.pairs import RX, TX, pair
+from tests.unit.analyse.causes.pairs import RX, TX, explained, functions_line, own_parts, pair, throughput
 
 _TRACKED = ({"datapath": {}}, {"datapath": {"nft_rules": 40, "conntrack_entries": 4}})
 
 
-def _explained(extra: dict[str, float], **more: Any) -> tuple[Explanation, dict[str, Finding]]:
-    profile = pair(extra, **more)
-    e = explain(profile, profile, base_scenario="clean", new_scenario="fault")
-    return e, {f.cause: f for f in e.findings}
-
-
-def _throughput(base: float, new: float) -> tuple[dict[str, Any], dict[str, Any]]:
-    one, two = ({"values": (Value("throughput", v, "Mbit/s", "netperf"),)} for v in (base, new))
-    return one, two
-
-
-def _functions(finding: Finding) -> str:
-    return next(x.text for x in finding.evidence if x.kind == "functions")
-
-
-def _parts(text: str) -> float:
-    """The named functions' own parts, added up."""
-    return sum(
-        float(n.replace(",", "")) for n in re.findall(r" \+([\d,.]+)", text.partition(" with what they call")[0])
-    )
-
-
 def test_the_functions_of_a_line_add_up_to_the_finding() -> None:
-    _, found = _explained(
+    _, found = explained(
         {
             f"nf_conntrack_in < nf_hook_slow < {TX}": 400.0,
             f"siphash_4u64 < hash_conntrack_raw < nf_conntrack_in < nf_hook_slow < {TX}": 300.0,
@@ -50,8 +27,8 @@ def test_the_functions_of_a_line_add_up_to_the_finding() -> None:
         facts=_TRACKED,
     )
     cause = found["conntrack"]
-    assert _parts(_functions(cause)) == pytest.approx(cause.delta, rel=0.02)
-    assert "of this counts" not in _functions(cause)
+    assert own_parts(functions_line(cause)) == pytest.approx(cause.delta, rel=0.02)
+    assert "of this counts" not in functions_line(cause)
     assert sum(v for _, v in cause.functions) == pytest.approx(cause.delta, rel=0.02)
 
 
@@ -62,7 +39,7 @@ def test_what_another_cause_has_of_a_function_is_said_and_counted_once() -> None
         {**bridge, "datapath": {"conntrack_entries": n}, "sysctl": {"net.bridge.bridge-nf-call-iptables": v}}
         for n, v in ((0, "0"), (4, "1"))
     )
-    e, found = _explained(
+    e, found = explained(
         {
             f"br_nf_pre_routing < nf_hook_slow < {RX}": 300.0,
             f"nf_conntrack_in < nf_hook_slow < br_nf_pre_routing < nf_hook_slow < {RX}": 600.0,
@@ -72,10 +49,10 @@ def test_what_another_cause_has_of_a_function_is_said_and_counted_once() -> None
     outer, inner = found["bridge-netfilter"], found["conntrack"]
     assert outer.delta == pytest.approx(300, rel=0.1)
     assert inner.delta == pytest.approx(600, rel=0.1)
-    text = _functions(outer)
+    text = functions_line(outer)
     (elsewhere,) = re.findall(r"of this counts \+([\d,.]+) as 'connection tracking of every packet'", text)
     assert float(elsewhere) == pytest.approx(inner.delta, rel=0.02)
-    assert _parts(text) == pytest.approx(outer.delta, rel=0.02)
+    assert own_parts(text) == pytest.approx(outer.delta, rel=0.02)
     assert [name for name, _ in outer.functions] == ["br_nf_pre_routing"]
     assert sum(f.delta for f in e.findings) + e.not_explained == pytest.approx(e.total.delta)
 
@@ -86,7 +63,7 @@ def test_what_takes_the_packet_over_is_not_its_caller_s() -> None:
     facts = tuple({**bridge, "sysctl": {"net.bridge.bridge-nf-call-iptables": v}} for v in ("0", "1"))
     direct, hooked = "br_handle_frame_finish < br_handle_frame", "br_nf_pre_routing < br_handle_frame"
     through = f"br_handle_frame_finish < br_nf_hook_thresh < {hooked} < {RX}"
-    e, found = _explained(
+    e, found = explained(
         {f"{direct} < {RX}": 0.0, through: 500.0, f"fdb_find_rcu < {through}": 200.0, f"{hooked} < {RX}": 300.0},
         base={f"{direct} < {RX}": 500.0, f"fdb_find_rcu < {direct} < {RX}": 200.0},
         facts=facts,
@@ -110,7 +87,7 @@ def _flooded(ipis: float, cost: float) -> dict[str, Finding]:
             ("netns", "Udp.OutDatagrams"): (2.0, 4.0),
             ("irq", "CAL interrupts"): (1.0, ipis),
         },
-        fields=tuple({**f, "denominators": {"datagram": 200_000.0}} for f in _throughput(900.0, 450.0)),
+        fields=tuple({**f, "denominators": {"datagram": 200_000.0}} for f in throughput(900.0, 450.0)),
     )
     e = explain(profile, profile, base_scenario="clean", new_scenario="fault", per="datagram")
     return {f.cause: f for f in e.findings}
@@ -128,7 +105,7 @@ def test_what_moves_more_than_the_path_is_repeated_is_still_a_cause() -> None:
 
 @pytest.mark.parametrize(("comm", "wanted"), [("ksoftirqd/0", True), ("netserver", False)])
 def test_work_of_ksoftirqd_is_softirq_work_of_its_cpu(comm: str, wanted: bool) -> None:
-    slow = _throughput(900.0, 300.0)
+    slow = throughput(900.0, 300.0)
     busy: tuple[dict[str, Any], dict[str, Any]] = ({"cpu_busy_s": {0: 4.0, 1: 1.0}}, {"cpu_busy_s": {0: 9.0, 1: 1.0}})
     fields = tuple({**a, **b} for a, b in zip(slow, busy, strict=True))
     made = pair({"udp_queue_rcv_skb < net_rx_action < smpboot_thread_fn < kthread": 42_000.0}, fields=fields)
@@ -147,7 +124,7 @@ def test_loss_is_a_cause_where_the_counters_prove_it(
     shares: tuple[float, float], rates: tuple[float, float], wanted: bool
 ) -> None:
     counters = {("netns", "Tcp.OutSegs"): (9.0, 9.0), ("netns", "Tcp.RetransSegs"): shares}
-    e, found = _explained({}, counters=counters, fields=_throughput(*rates))
+    e, found = explained({}, counters=counters, fields=throughput(*rates))
     assert ("retransmits" in found) is wanted
     assert not wanted or found["retransmits"].certainty == ("found" if rates[1] < 800 else "possible")
     assert not (wanted and rates[1] < 800) or e.answer == "not cpu"
@@ -160,7 +137,7 @@ def test_a_lower_limit_of_autotuning_is_a_cause_where_less_gets_through(new: int
     name = "net.ipv4.tcp_rmem"
     facts = ({"sysctl": {name: "4096\t131072\t6291456"}}, {"sysctl": {name: f"4096 6300 {new}"}})
     counters = {("netns", "Tcp.OutSegs"): (9.0, 9.0), ("netns", "Udp.OutDatagrams"): (0.0, 0.0)}
-    _, found = _explained({}, counters=counters, facts=facts, fields=_throughput(900.0, rate))
+    _, found = explained({}, counters=counters, facts=facts, fields=throughput(900.0, rate))
     assert ("window-limited" in found) is wanted
     if wanted:
         assert found["window-limited"].certainty == "found"
@@ -170,8 +147,8 @@ def test_a_lower_limit_of_autotuning_is_a_cause_where_less_gets_through(new: int
 def test_a_shaper_on_both_sides_explains_nothing_unless_less_gets_through() -> None:
     facts = tuple({"devices": {"w0": {"kind": "veth", "qdisc": "tbf", "qdiscs": ["tbf"]}}} for _ in (0, 1))
     counters = {("device", "qdisc.overlimits"): (0.5, 0.9)}
-    assert "shaped" not in _explained({}, counters=counters, facts=facts)[1]
-    assert "shaped" in _explained({}, counters=counters, facts=facts, fields=_throughput(900.0, 400.0))[1]
+    assert "shaped" not in explained({}, counters=counters, facts=facts)[1]
+    assert "shaped" in explained({}, counters=counters, facts=facts, fields=throughput(900.0, 400.0))[1]
 
 
 def test_a_setting_of_the_machine_counts_for_the_scenario_that_ran_under_it() -> None:
@@ -209,27 +186,27 @@ def test_what_is_sent_again_for_a_wrong_checksum_is_the_checksum_s() -> None:
         ("netns", "Ip.InReceives"): (9.0, 9.0), ("netns", "Tcp.InCsumErrors"): (0.0, 0.2),
     }  # fmt: skip
     for rates, certainty in (((900.0, 900.0), "possible"), ((900.0, 200.0), "found")):
-        e, _ = _explained({}, counters=counters, fields=_throughput(*rates))
+        e, _ = explained({}, counters=counters, fields=throughput(*rates))
         assert [(f.cause, f.certainty) for f in e.findings] == [("wrong-checksums", certainty)]
 
 
 def test_waiting_for_what_was_lost_is_the_loss() -> None:
-    slow = _throughput(900.0, 200.0)
+    slow = throughput(900.0, 200.0)
     busy: tuple[dict[str, Any], dict[str, Any]] = ({"cpu_busy_s": {0: 9.6, 1: 2.0}}, {"cpu_busy_s": {0: 2.0, 1: 2.0}})
     fields = tuple({**a, **b} for a, b in zip(slow, busy, strict=True))
-    assert "waiting" in _explained({}, fields=fields)[1]
+    assert "waiting" in explained({}, fields=fields)[1]
     counters = {("netns", "Tcp.OutSegs"): (9.0, 9.0), ("netns", "Tcp.RetransSegs"): (0.0, 0.2)}
-    assert list(_explained({}, fields=fields, counters=counters)[1]) == ["retransmits"]
+    assert list(explained({}, fields=fields, counters=counters)[1]) == ["retransmits"]
 
 
 def test_waiting_is_what_a_dearer_unit_does_not_explain() -> None:
-    slow = _throughput(900.0, 450.0)
+    slow = throughput(900.0, 450.0)
     idle: tuple[dict[str, Any], dict[str, Any]] = ({"cpu_busy_s": {0: 8.0, 1: 2.0}}, {"cpu_busy_s": {0: 4.4, 1: 2.0}})
     fields = tuple({**a, **b} for a, b in zip(slow, idle, strict=True))
     dearer = {f"copy_user_generic < udp_sendmsg < {TX}": 170.0}  # a tenth
-    assert "waiting" in _explained(dearer, fields=fields)[1]
+    assert "waiting" in explained(dearer, fields=fields)[1]
     twice = {f"copy_user_generic < udp_sendmsg < {TX}": 1_700.0}  # all of it
-    assert "waiting" not in _explained(twice, fields=fields)[1]
+    assert "waiting" not in explained(twice, fields=fields)[1]
 
 
 def test_a_counter_that_stands_still_in_single_runs_is_not_mentioned() -> None:
@@ -241,7 +218,7 @@ def test_a_counter_that_stands_still_in_single_runs_is_not_mentioned() -> None:
 def test_the_page_says_what_became_of_the_traffic() -> None:
     from nsprof.cli.html_report import page_content
 
-    profile = pair({}, fields=_throughput(900.0, 300.0))
+    profile = pair({}, fields=throughput(900.0, 300.0))
     content = page_content(profile, None, {"baseline": "clean", "scenario": "fault"})
     (note,) = [line for line in content.cards[-1].lines if line.startswith("note: throughput")]
     assert "fell by 67%" in note
@@ -252,7 +229,7 @@ def test_the_page_says_what_became_of_the_traffic() -> None:
 @pytest.mark.parametrize(("under_test", "wanted"), [((0, 1), True), ((0,), False)])
 def test_a_cpu_that_others_fill_could_still_receive(under_test: tuple[int, ...], wanted: bool) -> None:
     """CPU 1 has no sample of the scenario's: under test it has none of its work, at the remote end nobody knows."""
-    slow = _throughput(900.0, 300.0)
+    slow = throughput(900.0, 300.0)
     busy = [{"cpu_busy_s": {0: 4.0, 1: 9.0}}, {"cpu_busy_s": {0: 9.0, 1: 9.0}}]
     fields = tuple({**a, **b, "dut_cpus": under_test} for a, b in zip(slow, busy, strict=True))
     profile = pair({f"udp_queue_rcv_skb < {RX}": 42_000.0}, fields=fields)  # type: ignore[arg-type]
@@ -287,7 +264,7 @@ def test_a_base_whose_cpus_share_the_work_is_no_bottleneck(next_at_base: float, 
     """CPU 0 is full of softirqs at base as well: a bottleneck now if another CPU had half as much then."""
     first, second = f"udp_queue_rcv_skb < {RX}", f"udp_rcv < {RX}"
     busy = ({"cpu_busy_s": {0: 9.0, 1: 6.0}}, {"cpu_busy_s": {0: 9.0, 1: 1.0}})
-    fields = tuple({**a, **b, "dut_cpus": (0, 1)} for a, b in zip(_throughput(900.0, 300.0), busy, strict=True))
+    fields = tuple({**a, **b, "dut_cpus": (0, 1)} for a, b in zip(throughput(900.0, 300.0), busy, strict=True))
     made = pair({first: 44_000.0, second: 500.0}, base={first: 42_000.0, second: next_at_base}, fields=fields)
     leaves = [made.frames.name[made.stacks[n][0]] for n in range(len(made.stacks))]
     moved = np.array([leaf == "udp_rcv" for leaf in leaves])[made.samples.stack]
